@@ -1,0 +1,163 @@
+"""What is computed: AttentionSpec (all that is fixed at compile time) and Workload (the sizes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flashgen.errors import SpecError
+
+Op = Literal["forward"]
+Dtype = Literal["fp16", "bf16", "fp32"]
+
+OPS: tuple[Op, ...] = ("forward",)
+DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
+BYTES_PER_ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4}
+MAX_HEAD_DIM = 256
+MIN_BLOCK_D = 16  # tl.dot contracts at least 16 elements of a 16-bit dtype
+
+
+def next_power_of_two(n: int) -> int:
+    """The smallest power of two that is at least `n` (n >= 1)."""
+    return 1 << (n - 1).bit_length()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class AttentionSpec:
+    """One attention function; equal specs render to equal kernels.
+
+    `causal` is aligned bottom-right: query i sees key j iff j <= i + seqlen_k - seqlen_q. `window` makes the two
+    bounds of a sliding window arguments of the kernel (they subsume causal), `softcap` likewise its cap.
+
+    Raises:
+        SpecError: a field holds what no family can render.
+    """
+
+    op: Op = "forward"
+    dtype: Dtype
+    head_dim: int
+    head_dim_v: int
+    causal: bool = False
+    window: bool = False
+    softcap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise SpecError(f"op {self.op!r} is not one of {', '.join(OPS)}")
+        if self.dtype not in DTYPES:
+            raise SpecError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        for name in ("head_dim", "head_dim_v"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_HEAD_DIM:
+                raise SpecError(f"{name} {value!r} is not an integer from 1 to {MAX_HEAD_DIM}")
+        if self.causal and self.window:
+            raise SpecError("causal and window are one mask: a causal window has window=True and right bound 0")
+
+    @property
+    def mask(self) -> Literal["full", "causal", "window"]:
+        return "causal" if self.causal else "window" if self.window else "full"
+
+    @property
+    def variant(self) -> str:
+        """The mask and the score function in one identifier, such as `causal` or `window_softcap`."""
+        return f"{self.mask}_softcap" if self.softcap else self.mask
+
+    @property
+    def element_bytes(self) -> int:
+        return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def is_fp32(self) -> bool:
+        return self.dtype == "fp32"
+
+    @property
+    def block_d(self) -> int:
+        """Columns of a Q or K tile: head_dim rounded up to a power of two that tl.dot accepts."""
+        return max(MIN_BLOCK_D, next_power_of_two(self.head_dim))
+
+    @property
+    def block_dv(self) -> int:
+        return max(MIN_BLOCK_D, next_power_of_two(self.head_dim_v))
+
+    @property
+    def pads_head_dim(self) -> bool:
+        """Whether a tile has columns beyond the head, which loads and stores must mask."""
+        return self.block_d != self.head_dim or self.block_dv != self.head_dim_v
+
+    @property
+    def key_loops(self) -> tuple[tuple[str, str, bool], ...]:
+        """The kernel's loops over keys: first key, end, and whether a block may hold masked pairs."""
+        if self.causal:
+            return (("0", "n_full", False), ("n_full", "n_end", True))
+        if self.window:
+            return (("n_begin", "n_full", True), ("n_full", "n_full_end", False), ("n_full_end", "n_end", True))
+        return (("0", "n_full", False), ("n_full", "seqlen_k", True))
+
+    @property
+    def may_mask_whole_row(self) -> bool:
+        """Whether a row of a visited block may see no key at all, now or so far."""
+        return self.mask != "full"
+
+    @property
+    def doc(self) -> str:
+        """What the kernel computes, for its docstring."""
+        mask = {"full": "", "causal": ", causal", "window": ", in a sliding window"}[self.mask]
+        scores = "softcap * tanh(Q K^T / softcap)" if self.softcap else "Q K^T"
+        return f"Out = softmax({scores}) V{mask}, and its Lse, of BLOCK_M queries."
+
+    @property
+    def dot_precision(self) -> str:
+        """The argument that keeps tl.dot exact: fp32 must not round its operands to TF32."""
+        return ', input_precision="ieee"' if self.is_fp32 else ""
+
+    @property
+    def key(self) -> str:
+        """A stable name for files and studies, such as `forward-bf16-d128-causal` or `forward-fp16-d192v128-full`."""
+        head = f"d{self.head_dim}" if self.head_dim == self.head_dim_v else f"d{self.head_dim}v{self.head_dim_v}"
+        return f"{self.op}-{self.dtype}-{head}-{self.variant.replace('_', '-')}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Workload:
+    """The sizes of one call: q [batch, heads_q, seqlen_q, D], k and v [batch, heads_kv, seqlen_k, D].
+
+    Raises:
+        SpecError: a size below 1, or heads_q that is no multiple of heads_kv.
+    """
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seqlen_q: int
+    seqlen_k: int
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SpecError(f"workload {name} {value!r} is not a positive integer")
+        if self.heads_q % self.heads_kv:
+            raise SpecError(f"heads_q {self.heads_q} is not a multiple of heads_kv {self.heads_kv}")
+
+    @property
+    def key(self) -> str:
+        """Such as `b4-h32x8-q4096-k4096`."""
+        heads = f"h{self.heads_q}" if self.heads_q == self.heads_kv else f"h{self.heads_q}x{self.heads_kv}"
+        return f"b{self.batch}-{heads}-q{self.seqlen_q}-k{self.seqlen_k}"
+
+    def visible_pairs(self, spec: AttentionSpec) -> float:
+        """Query-key pairs of one head that the mask keeps; the field halves the full count for causal."""
+        pairs = float(self.seqlen_q) * self.seqlen_k
+        return pairs / 2 if spec.causal else pairs
+
+    def flops(self, spec: AttentionSpec) -> float:
+        """Matmul FLOPs as the field counts them: 2*D for QK and 2*Dv for PV a visible pair."""
+        heads = self.batch * self.heads_q
+        return 2.0 * (spec.head_dim + spec.head_dim_v) * heads * self.visible_pairs(spec)
+
+    def min_bytes(self, spec: AttentionSpec) -> float:
+        """HBM bytes if q, k, v and out move once each, and the fp32 lse is written once."""
+        q_rows = self.batch * self.heads_q * self.seqlen_q
+        k_rows = self.batch * self.heads_kv * self.seqlen_k
+        elements = (q_rows + k_rows) * (spec.head_dim + spec.head_dim_v)
+        return float(elements * spec.element_bytes + 4 * q_rows)
