@@ -1,0 +1,1 @@
+"""GPUs: what is known about them, which ones this machine has, and whether the machine is fit to use them."""
