@@ -1,0 +1,26 @@
+"""A candidate as a module of its own: what is compiled, proven and timed is what would be emitted."""
+
+from __future__ import annotations
+
+from flashgen import __version__
+from flashgen.codegen.module import ModuleContent, Row, render_module
+from flashgen.config import KernelConfig
+from flashgen.spec import AttentionSpec
+
+
+def candidate_source(spec: AttentionSpec, config: KernelConfig) -> str:
+    """An emitted module whose only rule, PORTABLE[0], is `config` for `spec` in its dtype.
+
+    Raises:
+        TemplateError: a template is wrong.
+    """
+    row = Row(spec=spec, dtypes=(spec.dtype,), config=config)
+    content = ModuleContent(
+        gpus=(),
+        portable=(row,),
+        portable_shared_bytes=0,
+        facts=(f"A candidate: {spec.key}, {config.key}",),
+        command="flashgen tune",
+        version=__version__,
+    )
+    return render_module(content)
