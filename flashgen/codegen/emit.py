@@ -10,10 +10,11 @@ from flashgen import __version__
 from flashgen.codegen.device_names import device_pattern, short_name
 from flashgen.codegen.facts import facts_of, gpu_comment
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
-from flashgen.codegen.rules import Case, RuleSet, cases_of, rule_sets
-from flashgen.codegen.sources import PORTABLE, Source, gpu_source, joined, portable_sources
+from flashgen.codegen.rules import Case, Heads, RuleSet, cases_of, rule_sets
+from flashgen.codegen.sources import Source, gpu_source, joined, portable_sources
 from flashgen.errors import TemplateError, TunedConfigError
 from flashgen.spec import Dtype, Op
+from flashgen.store.directory import PORTABLE
 from flashgen.store.entry import TunedEntry
 
 
@@ -80,15 +81,23 @@ def emit(request: EmitRequest) -> Emission:
 
 
 def _cases(entries: Iterable[TunedEntry], request: EmitRequest) -> frozenset[Case]:
-    """What to serve: what the entries do, narrowed to what was asked for, and all of that."""
+    """What to serve: what the entries do, narrowed to what was asked for, and all of that.
+
+    Raises:
+        TunedConfigError: there is nothing to serve.
+    """
     held = cases_of(entries)
-    dtypes = request.dtypes or {case.dtype for case in held}
-    head_dims = request.head_dims or {case.heads[0] for case in held}
-    cases = {case for case in held if case.dtype in dtypes and case.heads[0] in head_dims}
-    for head_dim in set(request.head_dims) - {case.heads[0] for case in cases}:
-        cases |= {Case(dtype=dtype, heads=(head_dim, head_dim)) for dtype in dtypes}
-    for dtype in set(request.dtypes) - {case.dtype for case in cases}:
-        cases |= {Case(dtype=dtype, heads=case.heads) for case in cases}
+    heads = {case.heads for case in held}
+    if request.head_dims:
+        heads = {each for each in heads if each[0] in request.head_dims}
+        heads |= {(each, each) for each in set(request.head_dims) - {head_dim for head_dim, _ in heads}}
+
+    def dtypes(each: Heads) -> Iterable[Dtype]:
+        return request.dtypes or {case.dtype for case in held if case.heads == each} or {case.dtype for case in held}
+
+    cases = {Case(dtype=dtype, heads=each) for each in heads for dtype in dtypes(each)}
+    if not cases:
+        raise TunedConfigError(f"there is nothing to emit: no rule in {request.configs} serves any dtype and head_dim")
     return frozenset(cases)
 
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from flashgen.assets import tuned_configs_dir
 from flashgen.codegen.device_names import short_name
-from flashgen.errors import TunedConfigError, UnknownGpu
-from flashgen.hardware.lookup import find_gpu, slugify
+from flashgen.errors import TunedConfigError
 from flashgen.spec import Op
+from flashgen.store.directory import PORTABLE
 from flashgen.store.entry import TunedFile
 from flashgen.store.files import read_tuned, tuned_path
 from flashgen.store.lookup import merge
-
-PORTABLE = "portable"  # the slug of the rules that fit any GPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,18 +65,3 @@ def joined(sources: tuple[Source, ...]) -> TunedFile:
     for other in others:
         first = merge(first, other, predicted_over_measured=True)
     return first
-
-
-def tuned_slug(name: str, configs: Path, op: Op) -> str:
-    """The slug of a GPU that is known or that `configs` has rules for.
-
-    Raises:
-        UnknownGpu: neither.
-    """
-    try:
-        return find_gpu(name).slug
-    except UnknownGpu:
-        slug = slugify(name)
-        if slug and tuned_path(configs, slug, op).exists():
-            return slug
-        raise

@@ -72,7 +72,7 @@ def _pooled(
     indices = list(indices)
     if not indices:
         return
-    with ProcessPoolExecutor(min(jobs, len(indices)), get_context("spawn"), _leave_interpreter) as pool:
+    with ProcessPoolExecutor(min(jobs, len(indices)), get_context("spawn"), _prepare) as pool:
         futures = {pool.submit(compile_candidate, *pairs[index], target): index for index in indices}
         for future in as_completed(futures):
             try:
@@ -81,9 +81,13 @@ def _pooled(
                 yield futures[future], None
 
 
-def _leave_interpreter() -> None:
-    """In a fresh process, before triton is imported: under its interpreter nothing compiles."""
+def _prepare() -> None:
+    """In a fresh process, before triton is imported: under its interpreter nothing compiles.
+
+    The compiler writes whole programs to stderr when it refuses one; its exception says what matters.
+    """
     os.environ.pop("TRITON_INTERPRET", None)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _key(source: str, target: GpuTarget) -> str:

@@ -1,0 +1,40 @@
+"""Options that several commands have, spelled alike everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from flashgen.spec import DTYPES, MAX_HEAD_DIM, OPS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+HEAD_DIM = click.IntRange(1, MAX_HEAD_DIM)
+
+op = click.option("--op", type=click.Choice(OPS), default="forward", show_default=True, help="Which attention op.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout instead of text.")
+head_dims = click.option(
+    "--head-dim", "head_dims", type=HEAD_DIM, multiple=True, metavar="N", help="Head dim; may be repeated."
+)
+dtypes = click.option(
+    "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Dtype of q, k, v and out; may be repeated."
+)
+
+
+def gpu(default: str, text: str) -> Callable[[F], F]:
+    return click.option("--gpu", default=default, show_default=True, metavar="NAME", help=text)
+
+
+def configs(text: str) -> Callable[[F], F]:
+    return click.option("--configs", type=DIRECTORY, metavar="DIR", help=f"{text} [default: those that flashgen ships]")
+
+
+def core_count() -> int:
+    return os.cpu_count() or 1

@@ -1,0 +1,175 @@
+"""`flashgen tune`: the funnel, and its rules in tuned_configs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from flashgen.cli import options
+from flashgen.cli.output import print_json, warn
+from flashgen.errors import NoFeasibleConfig
+from flashgen.spec import Dtype, Op
+from flashgen.store.directory import PORTABLE
+
+if TYPE_CHECKING:
+    from flashgen.cli.tune_watch import TuneWatch
+    from flashgen.hardware.resolve import Resolution
+    from flashgen.spec import AttentionSpec
+    from flashgen.tune.result import TuneResult
+
+HEAD_DIMS = (64, 128, 256)
+INTERRUPTED = 130
+_NOT_FOR_PORTABLE = ("workload", "preset", "trials", "timeout", "storage", "study", "require_gpu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """The command's options."""
+
+    gpu: str
+    op: Op
+    dtypes: tuple[Dtype, ...]
+    head_dims: tuple[int, ...]
+    causal: bool | None
+    window: bool | None
+    workload: Path | None
+    preset: Literal["quick", "full"]
+    trials: int | None
+    timeout: float | None
+    storage: Path | None
+    study: str
+    seed: int
+    jobs: int
+    out: Path
+    require_gpu: bool
+    as_json: bool
+
+    @property
+    def specs(self) -> tuple[AttentionSpec, ...]:
+        from flashgen.tune.request import specs_of
+
+        masks = {None: ("full", "causal"), True: ("causal",), False: ("full",)}[self.causal]
+        # The kernels for windows take over the finalists of the causal search, so that they cost little beside it.
+        windows = self.causal is not False if self.window is None else self.window
+        variants = (*masks, "window", "window_softcap") if windows else masks
+        return specs_of(self.head_dims or HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants)
+
+    def command(self, gpu: str) -> str:
+        """What makes the same rules again; without what only says where, how fast and in how many goes."""
+        parts = [f"flashgen tune --gpu {gpu}"]
+        parts += [f"--op {self.op}"] if self.op != "forward" else []
+        parts += [f"--head-dim {head_dim}" for head_dim in self.head_dims]
+        parts += [f"--dtype {dtype}" for dtype in self.dtypes]
+        parts += [] if self.causal is None else ["--causal" if self.causal else "--no-causal"]
+        parts += [] if self.window is None else ["--window" if self.window else "--no-window"]
+        parts += [f"--workload {self.workload.name}"] if self.workload else []
+        parts += [f"--preset {self.preset}"] if self.preset != "quick" else []
+        parts += [f"--trials {self.trials}"] if self.trials else []
+        parts += [f"--seed {self.seed}"] if self.seed else []
+        return " ".join(parts)
+
+
+def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
+    if value is not None and "://" in value:
+        raise click.BadParameter(f"{value!r} is a URL; a study is kept in a file: give a path such as study.journal")
+    return None if value is None else Path(value)
+
+
+@click.command("tune")
+@options.gpu("auto", "GPU to tune for: `auto` is this machine's, `portable` stands for all; see `flashgen gpus`.")
+@options.op
+@options.dtypes
+@options.head_dims
+@click.option("--causal/--no-causal", default=None, help="Only the causal mask, or only no mask  [default: both]")
+@click.option("--window/--no-window", default=None, help="Windows and softcap too  [default: unless --no-causal]")
+@click.option("--workload", type=options.READABLE_FILE, metavar="FILE", help="YAML file of the sizes to tune on.")
+@click.option(
+    "--preset", type=click.Choice(("quick", "full")), default="quick", show_default=True, help="Sizes, budget."
+)
+@click.option(
+    "--trials", type=click.IntRange(min=1), metavar="N", help="Configs to try a kernel  [default: the preset's]"
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for the whole run.")
+@click.option("--storage", callback=_storage, metavar="FILE", help="Keep the studies here: an interrupted run goes on.")
+@click.option("--study", default="", metavar="NAME", help="Name of the studies in --storage.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler and the proofs.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=options.core_count, help="Compilers at once  [default: cores]"
+)
+@click.option("--out", type=options.DIRECTORY, default="tuned_configs", show_default=True, help="Where the rules go.")
+@click.option("--require-gpu", is_flag=True, help="Exit 3 rather than predict where the GPU cannot be used.")
+@options.as_json
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
+    """Find the fastest exact attention kernels for a GPU, and write them to DIR/<gpu>/<op>.yaml.
+
+    Without the GPU everything but the clock is real: kernels are compiled for it and proven in Triton's interpreter;
+    times are predicted, and the file says so. Rules that DIR holds for other cases are kept.
+    """
+    asked = Asked(**given)
+    results, watch = _tune_portable(ctx, asked) if asked.gpu == PORTABLE else _tune_gpu(asked)
+    watch.warn_of_failures(results)
+    if asked.as_json:
+        print_json(watch.document(results))
+    else:
+        watch.print_summary(results)
+    if any(result.interrupted for result in results):
+        ctx.exit(INTERRUPTED)
+    ctx.exit(NoFeasibleConfig.exit_code if any(result.entry is None for result in results) else 0)
+
+
+def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
+    from flashgen.codegen.device_names import short_name
+    from flashgen.hardware.resolve import resolve
+    from flashgen.store.strict_yaml import load_workloads
+    from flashgen.tune.request import TuneRequest
+    from flashgen.tune.run import tune
+
+    workloads = load_workloads(asked.workload) if asked.workload else ()
+    resolution = resolve(asked.gpu, asked.require_gpu)
+    request = TuneRequest(
+        target=resolution.target,
+        present=resolution.present,
+        index=resolution.index or 0,
+        specs=asked.specs,
+        workloads=workloads,
+        preset=asked.preset,
+        trials=asked.trials,
+        timeout_s=asked.timeout,
+        storage=asked.storage,
+        study=asked.study,
+        seed=asked.seed,
+        jobs=asked.jobs,
+    )
+    slug = resolution.target.slug
+    watch = _watch(asked, slug, short_name(slug), resolution)
+    with watch:
+        return tune(request, watch), watch
+
+
+def _tune_portable(ctx: click.Context, asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
+    from flashgen.tune.portable import tune_portable
+
+    for name in _NOT_FOR_PORTABLE:
+        if ctx.get_parameter_source(name) not in (click.core.ParameterSource.DEFAULT, None):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is not for --gpu portable, whose sizes and budget are fixed")
+    watch = _watch(asked, PORTABLE, PORTABLE)
+    with watch:
+        return tune_portable(asked.specs, jobs=asked.jobs, seed=asked.seed, progress=watch), watch
+
+
+def _watch(asked: Asked, slug: str, name: str, resolution: Resolution | None = None) -> TuneWatch:
+    from flashgen.cli.tune_watch import TuneWatch
+    from flashgen.store.record import RuleFile
+
+    file = RuleFile(directory=asked.out, gpu=slug, op=asked.op, command=asked.command(name))
+    file.check()
+    warning = resolution.warning if resolution else None
+    if warning:
+        warn(warning)
+    measured = resolution is not None and resolution.present
+    return TuneWatch(file=file, measured=measured, warning=warning, quiet=asked.as_json)

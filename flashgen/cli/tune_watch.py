@@ -1,0 +1,178 @@
+"""What a tuning run shows while it goes on, and what it leaves: rules are written as they are found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flashgen.cli.output import console, note, print_line, print_table, warn
+from flashgen.spec import AttentionSpec
+from flashgen.store.codec import encode_entry
+from flashgen.store.entry import TunedEntry
+from flashgen.store.record import RuleFile
+from flashgen.tune.evaluate import Evaluated
+from flashgen.tune.records import TrialRecord
+from flashgen.tune.result import TuneResult
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_COLUMNS = ("kernel", "dtypes", "config", "time", "TFLOP/s", "ties")
+
+
+@dataclass
+class TuneWatch:
+    """A tune.Progress that draws on stderr, if that is a terminal, and adds each rule to `file` when it is done."""
+
+    file: RuleFile
+    measured: bool
+    warning: str | None
+    quiet: bool  # no text on stdout
+    written: list[AttentionSpec] = field(default_factory=list)
+    _bar: Bar | None = None
+    _task: TaskID | None = None
+    _best_us: float = float("inf")
+
+    def __enter__(self) -> TuneWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()  # a bar that is left running hides the cursor
+
+    def started(self, spec: AttentionSpec, enumerated: int, fit: int, trials: int) -> None:
+        self._stop()
+        self._best_us = float("inf")
+        self._draw(f"{spec.key}: {enumerated} enumerated, {fit} may fit", total=trials)
+
+    def tried(self, spec: AttentionSpec, record: TrialRecord) -> None:
+        if isinstance(record.outcome, Evaluated):
+            self._best_us = min(self._best_us, record.outcome.us)
+        if self._bar is not None and self._task is not None:
+            best = "" if self._best_us == float("inf") else f"best {self._best_us:.1f} us"
+            self._bar.update(self._task, advance=1, best=best)
+
+    def step(self, spec: AttentionSpec, text: str) -> None:
+        self._stop()
+        self._draw(f"{spec.key}: {text}", total=None)
+
+    def ended(self, result: TuneResult) -> None:
+        self._stop()
+        for text in result.notes:
+            note(f"{result.spec.key}: {text}")
+        if result.entry is not None and self.file.add(result.entry):
+            self.written.append(result.spec)
+        elif result.entry is not None:
+            warn(f"{result.spec.key}: {self.file.path} holds a measured rule, which a predicted one does not replace")
+        if not self.quiet:
+            print_line("\n".join(lines_of(result, measured=self.measured)))
+
+    def _draw(self, text: str, total: int | None) -> None:
+        """A line with a bar and the time that is left; where stderr is no terminal, just the line."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if not sys.stderr.isatty():
+            note(text)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, TextColumn("{task.fields[best]}"), console=console(sys.stderr), transient=True)
+        self._task = self._bar.add_task(text, total=total, best="")
+        self._bar.start()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar = self._task = None
+
+    def warn_of_failures(self, results: Sequence[TuneResult]) -> None:
+        """Why specs have no rule, once all are done: where none has one, the run's own error says it."""
+        for result in results:
+            if result.entry is None and not result.interrupted:
+                warn(result.failure or f"{result.spec.key}: no rule")
+
+    def print_summary(self, results: Sequence[TuneResult]) -> None:
+        found = [result.entry for result in results if result.entry is not None]
+        if found:
+            print_table("", _COLUMNS, [_row(entry) for entry in found], right=_COLUMNS[3:])
+        if any(result.interrupted for result in results):
+            print_line("interrupted: the rules found until then are kept; with --storage FILE the same command goes on")
+        print_line(f"{self.file.path}: {len(self.written)} rules written" if self.written else "nothing was written")
+
+    def document(self, results: Sequence[TuneResult]) -> dict[str, Any]:
+        return {
+            "gpu": self.file.gpu,
+            "warning": self.warning,
+            "command": self.file.command,
+            "path": str(self.file.path),
+            "interrupted": any(result.interrupted for result in results),
+            "results": [self._result_document(result) for result in results],
+        }
+
+    def _result_document(self, result: TuneResult) -> dict[str, Any]:
+        return {
+            "spec": result.spec.key,
+            "derived_from": result.derived_from.key if result.derived_from else None,
+            "counts": asdict(result.counts),
+            "reasons": {str(reason): number for reason, number in result.reasons.items()},
+            "entry": encode_entry(result.entry) if result.entry else None,
+            "written": result.spec in self.written,
+            "notes": list(result.notes),
+            "interrupted": result.interrupted,
+            "failure": result.failure,
+        }
+
+
+def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
+    """One spec's way through the funnel, and its rule."""
+    counts = result.counts
+    if not counts.enumerated:
+        return [f"{result.spec.key}: nothing to try"]
+    origin = f", from the finalists of {result.derived_from.key}" if result.derived_from else ""
+    stages = [
+        ("enumerated", counts.enumerated),
+        ("fit", counts.fit),
+        ("tried", counts.tried),
+        ("compiled", counts.compiled),
+    ]
+    # What is predicted to win is proven last, as nothing takes longer than the interpreter.
+    last = [("exact", counts.exact), ("timed", counts.timed)]
+    stages += last if measured else [("predicted", counts.timed), ("exact", counts.exact)]
+    funnel = " > ".join(f"{number} {stage}" for stage, number in stages)
+    lines = [f"{result.spec.key}{origin}", f"  {funnel} > {0 if result.entry is None else 1} best"]
+    fell = ", ".join(f"{number} {reason}" for reason, number in result.reasons.items())
+    lines += [f"  fell: {fell}"] if fell else []
+    return lines if result.entry is None else lines + _rule_lines(result.entry)
+
+
+def _rule_lines(entry: TunedEntry) -> list[str]:
+    needs, proof = entry.resources, entry.proof
+    spills = f", {needs.spill_bytes} bytes spilled" if needs.spill_bytes else ""
+    lines = [
+        f"  best: {entry.config.key}",
+        f"  needs {needs.shared_bytes} bytes of shared memory, {needs.registers} registers a thread{spills}",
+        f"  exact: {proof.probes} probes, worst error {proof.worst_ratio:.2f} of the allowed ({proof.worst_probe}), "
+        f"{', '.join(proof.dtypes)}, {proof.where}",
+    ]
+    for timing in entry.evidence.timings:
+        spread = (
+            f"predicted, bound by {timing.bound}" if timing.is_predicted else f"{timing.low_us:g} to {timing.high_us:g}"
+        )
+        lines.append(f"  {timing.workload.key}: {timing.median_us:g} us ({spread}), {timing.tflops:g} TFLOP/s")
+    ties = entry.evidence.ties
+    return lines + ([f"  {ties} more could not be told apart from the best"] if ties else [])
+
+
+def _row(entry: TunedEntry) -> tuple[str, ...]:
+    """The summary's line: times and rates as the geometric mean would say little, so the longest workload's."""
+    timing = max(entry.evidence.timings, key=lambda timing: timing.workload.seqlen_k)
+    kind = "" if entry.evidence.kind == "measured" else "~"
+    return (
+        entry.spec.key,
+        "/".join(entry.dtypes),
+        entry.config.key,
+        f"{kind}{timing.median_us:g} us",
+        f"{kind}{timing.tflops:g}",
+        str(entry.evidence.ties),
+    )

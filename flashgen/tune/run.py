@@ -1,0 +1,138 @@
+"""A whole run: every spec that was asked for, in the order that lets one serve another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from flashgen.compiler.toolchain import toolchain
+from flashgen.config import KernelConfig
+from flashgen.errors import NoFeasibleConfig
+from flashgen.outcome import Rejected, Toolchain
+from flashgen.spec import AttentionSpec, Workload
+from flashgen.tune.derived import derive_spec
+from flashgen.tune.entry import serve_also
+from flashgen.tune.measured import MeasuredStages
+from flashgen.tune.plan import Job, plan, twin_of
+from flashgen.tune.predicted import PredictedStages
+from flashgen.tune.progress import Progress, Silent
+from flashgen.tune.request import TuneRequest
+from flashgen.tune.result import TuneResult, count
+from flashgen.tune.stages import Stages
+from flashgen.tune.tune_spec import Outcome, Setting, search_spec
+
+MakeStages = Callable[[TuneRequest, tuple[Workload, ...]], Stages]
+
+
+def stages_of(request: TuneRequest, workloads: tuple[Workload, ...]) -> Stages:
+    """The GPU where it is present, else compiler, cost model and interpreter."""
+    if request.present:
+        return MeasuredStages(request.target, request.index, workloads, jobs=request.jobs, seed=request.seed)
+    return PredictedStages(request.target, workloads, jobs=request.jobs, seed=request.seed)
+
+
+def tune(
+    request: TuneRequest, progress: Progress | None = None, make_stages: MakeStages = stages_of
+) -> tuple[TuneResult, ...]:
+    """A result for every spec, but one for both 16-bit dtypes where one rule serves both. Each is also handed to
+    `progress` as it is done. An interrupt from the keyboard ends the run early: the last result is then `interrupted`.
+
+    Raises:
+        NoFeasibleConfig: not one spec has a rule; the text says of each why.
+        FlashgenError: a candidate took the GPU context with it; results handed to `progress` before stay good.
+        OutputError: the storage cannot be written.
+    """
+    results = _Run(request, progress or Silent(), make_stages).results()
+    interrupted = any(result.interrupted for result in results)
+    if not interrupted and all(result.entry is None for result in results):
+        raise NoFeasibleConfig("\n".join(result.failure or result.spec.key for result in results))
+    return tuple(results)
+
+
+@dataclass
+class _Run:
+    request: TuneRequest
+    progress: Progress
+    make_stages: MakeStages
+    jobs: list[Job] = field(default_factory=list)
+    ranked: dict[AttentionSpec, tuple[KernelConfig, ...]] = field(default_factory=dict)
+    made: dict[tuple[Workload, ...], Stages] = field(default_factory=dict)
+    toolchain: Toolchain = field(default_factory=toolchain)
+
+    def results(self) -> list[TuneResult]:
+        self.jobs = plan(self.request.specs, self.request.target, self.request.families)
+        end = None if self.request.timeout_s is None else time.monotonic() + self.request.timeout_s
+        done: list[TuneResult] = []
+        while self.jobs and not (done and done[-1].interrupted):
+            job = self.jobs.pop(0)
+            try:
+                result = self._do(job, self._setting(job, end))
+            except KeyboardInterrupt:
+                result = _nothing(job.spec)
+            done.append(result)
+            self.progress.ended(result)
+        return done
+
+    def _do(self, job: Job, setting: Setting) -> TuneResult:
+        outcome = self._derived(job, setting) or search_spec(job.spec, setting)
+        self.ranked[job.spec] = outcome.ranked
+        result = replace(outcome.result, notes=job.notes + outcome.result.notes)
+        return self._shared(job, result, setting)
+
+    def _derived(self, job: Job, setting: Setting) -> Outcome | None:
+        """The rule taken over from the job's base, or None if it has none that works here."""
+        base = next((spec for spec in _bases(job) if self.ranked.get(spec)), None)
+        if base is None:
+            return None
+        result = derive_spec(job.spec, base, self.ranked[base], setting)
+        return None if result.entry is None else Outcome(result=result)
+
+    def _shared(self, job: Job, result: TuneResult, setting: Setting) -> TuneResult:
+        """The result, its rule serving the job's other dtype too, or a job for that dtype in the queue."""
+        if job.also is None or result.interrupted:
+            return result
+        apart = Job(spec=replace(job.spec, dtype=job.also))
+        if result.entry is None:
+            self.jobs.insert(0, apart)
+            return result
+        self.progress.step(job.spec, f"sharing the rule with {job.also}")
+        try:
+            entry = serve_also(result.entry, job.also, setting.stages, self.request.target)
+        except KeyboardInterrupt:  # the rule is good for its own dtype
+            return replace(result, interrupted=True)
+        if isinstance(entry, Rejected):
+            self.jobs.insert(0, apart)
+            return replace(result, notes=(*result.notes, f"{job.also} is tuned apart: {entry.reason}: {entry.detail}"))
+        return replace(result, entry=entry)
+
+    def _setting(self, job: Job, end: float | None) -> Setting:
+        workloads = self.request.workloads_of(job.spec)
+        if workloads not in self.made:
+            self.made[workloads] = self.make_stages(self.request, workloads)
+        setting = Setting(
+            request=self.request,
+            stages=self.made[workloads],
+            workloads=workloads,
+            toolchain=self.toolchain,
+            progress=self.progress,
+        )
+        if end is None:
+            return setting
+        searches = 1 + sum(other.base is None for other in self.jobs)  # what time is left, they share
+        return replace(setting, deadline=time.monotonic() + max(0.0, end - time.monotonic()) / searches)
+
+
+def _bases(job: Job) -> Sequence[AttentionSpec]:
+    """The specs whose finalists the job may take over: its base, and that in the dtype which shares its rules."""
+    if job.base is None:
+        return ()
+    twin = twin_of(job.base)
+    return (job.base,) if twin is None else (job.base, twin)
+
+
+def _nothing(spec: AttentionSpec) -> TuneResult:
+    """The result of a spec that was interrupted before anything was chosen."""
+    return TuneResult(
+        spec=spec, entry=None, counts=count([], [], None), interrupted=True, failure=f"{spec.key}: interrupted"
+    )

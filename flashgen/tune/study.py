@@ -1,0 +1,178 @@
+"""The Optuna study of one space: asks for configs that nobody has tried, and records what came of each."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from flashgen.config import KernelConfig, Knob
+from flashgen.spec import AttentionSpec
+from flashgen.tune.evaluate import Evaluated, Fallen, Gate
+from flashgen.tune.records import TrialRecord, decode, encode
+from flashgen.tune.space import Space, differences
+from flashgen.tune.storage import is_gone, this_process
+
+if TYPE_CHECKING:
+    from optuna import Study as OptunaStudy
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
+
+# User attributes of a trial: the process that works on it, the config it was enqueued for, why it was not evaluated,
+# and what came of it.
+_OWNER, _CONFIG, _SKIPPED, _OUTCOME = "owner", "config", "skipped", "outcome"
+_CONSTRAINT = "gates left"
+_UNCLAIMED_FOR = timedelta(seconds=10)  # a live process claims its trial within milliseconds
+
+
+class Study:
+    """A resumable search over `space` for `spec`, which several processes may share.
+
+    A rejected candidate is a PRUNED trial with a violated constraint, the state through which the sampler learns from
+    it. A trial that was never evaluated is a FAILed one.
+    """
+
+    def __init__(self, spec: AttentionSpec, space: Space, study: OptunaStudy, seed: int) -> None:
+        self.spec, self.space = spec, space
+        self._study = study
+        self._owner = this_process()
+        # A resumed study that began from the same seed again would ask for what it has already had.
+        self._random = random.Random(f"{seed}/{len(study.get_trials(deepcopy=False))}")
+        study.sampler = _sampler(self._random.getrandbits(32))
+
+    def reap(self) -> int:
+        """Fails the trials whose process was killed, and says how many: their configs are free to be tried."""
+        stale = [trial for trial in self._trials("RUNNING") if self._is_stale(trial)]
+        for trial in stale:
+            self._study.tell(trial.number, state=_state("FAIL"), skip_if_finished=True)
+        return len(stale)
+
+    def enqueue(self, configs: Iterable[KernelConfig]) -> None:
+        """Asks for these first, in order, but for those that are not in the space, tried or waiting already."""
+        known = {trial.user_attrs.get(_CONFIG) for trial in self._trials("WAITING")}
+        known |= {config.key for config in self._taken()}
+        for config in dict.fromkeys(configs):
+            if config.key not in known and self.space.find(config.knobs()) is not None:
+                self._enqueue(config)
+
+    def ask(self) -> tuple[Trial, KernelConfig] | None:
+        """A trial of a config that was not tried before; None when there is none left.
+
+        Where the sampler repeats itself or combines knobs that exclude each other, its trial is skipped, and the
+        untried config that differs in the fewest knobs takes its place.
+        """
+        while untried := self._untried():
+            trial = self._study.ask()
+            trial.set_user_attr(_OWNER, self._owner)  # before its params, so that a trial with params has an owner
+            knobs: dict[str, Any] = {
+                name: trial.suggest_categorical(name, list(values)) for name, values in self.space.choices.items()
+            }
+            config = self.space.find(knobs)
+            if config is not None and config not in self._taken(beside=trial.number):
+                return trial, config
+            trial.set_user_attr(_SKIPPED, "no such config" if config is None else "tried before")
+            self._study.tell(trial, state=_state("FAIL"))
+            if not self._trials("WAITING"):
+                self._enqueue(self._nearest(knobs, untried))
+        return None
+
+    def tell(self, trial: Trial, config: KernelConfig, outcome: Evaluated | Fallen) -> TrialRecord:
+        """Records `outcome` durably."""
+        trial.set_user_attr(_OUTCOME, encode(outcome))
+        _constrain(trial, outcome)
+        if isinstance(outcome, Evaluated):
+            self._study.tell(trial, outcome.us, skip_if_finished=True)
+        else:
+            self._study.tell(trial, state=_state("PRUNED"), skip_if_finished=True)
+        return TrialRecord(number=trial.number, config=config, outcome=outcome)
+
+    def release(self, trials: Iterable[Trial]) -> None:
+        """Gives up those of `trials` that nothing was told about."""
+        running = {trial.number for trial in self._trials("RUNNING")}
+        for trial in trials:
+            if trial.number in running:
+                self._study.tell(trial, state=_state("FAIL"))
+
+    def records(self) -> list[TrialRecord]:
+        """Every config that was tried, by this process, before or beside it."""
+        found = []
+        for trial in self._trials("COMPLETE", "PRUNED"):
+            if (config := self.space.find(trial.params)) is not None and _OUTCOME in trial.user_attrs:
+                outcome = decode(self.spec, config, trial.user_attrs[_OUTCOME])
+                found.append(TrialRecord(number=trial.number, config=config, outcome=outcome))
+        return found
+
+    def spent(self) -> int:
+        """Trials that count against a budget: the tried ones, and those that live processes are working on."""
+        working = [trial for trial in self._trials("RUNNING") if self._is_claimed(trial)]
+        return len(self._trials("COMPLETE", "PRUNED")) + len(working)
+
+    def _taken(self, beside: int | None = None) -> set[KernelConfig]:
+        """The configs that were tried or that a live process works on.
+
+        With `beside`, as seen from that trial: of two processes that ask for one config at once, the one whose trial
+        has the lower number keeps it.
+        """
+        trials = [trial for trial in self._trials("COMPLETE", "PRUNED") if trial.number != beside]
+        for trial in self._trials("RUNNING"):
+            if self._is_claimed(trial) and (beside is None or trial.number < beside):
+                trials.append(trial)
+        configs = (self.space.find(trial.params) for trial in trials)
+        return {config for config in configs if config is not None}
+
+    def _untried(self) -> list[KernelConfig]:
+        taken = self._taken()
+        return [config for config in self.space.configs if config not in taken]
+
+    def _nearest(self, knobs: dict[str, Knob], untried: Sequence[KernelConfig]) -> KernelConfig:
+        distance = {config: differences(config, knobs) for config in untried}
+        least = min(distance.values())
+        return self._random.choice([config for config in untried if distance[config] == least])
+
+    def _enqueue(self, config: KernelConfig) -> None:
+        self._study.enqueue_trial(config.knobs(), user_attrs={_CONFIG: config.key})
+
+    def _trials(self, *states: str) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=tuple(map(_state, states)))
+
+    def _is_claimed(self, trial: FrozenTrial) -> bool:
+        owner = trial.user_attrs.get(_OWNER)
+        return owner is not None and not is_gone(owner)
+
+    def _is_stale(self, trial: FrozenTrial) -> bool:
+        if _OWNER in trial.user_attrs:
+            return not self._is_claimed(trial)
+        return trial.datetime_start is None or datetime.now() - trial.datetime_start > _UNCLAIMED_FOR
+
+
+def _state(name: str) -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _sampler(seed: int) -> BaseSampler:
+    import optuna
+
+    # Optuna 5 takes constraints from the trial itself; before, the sampler asked a function for them.
+    by_function: dict[str, Any] = (
+        {} if hasattr(optuna.Trial, "set_constraint") else {"constraints_func": _stored_constraint}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, **by_function)
+
+
+def _constrain(trial: Trial, outcome: Evaluated | Fallen) -> None:
+    """Above zero is infeasible, and worse the earlier it fell."""
+    gates = list(Gate)
+    left = 0 if isinstance(outcome, Evaluated) else len(gates) - gates.index(outcome.gate)
+    trial.set_user_attr(_CONSTRAINT, float(left))
+    if hasattr(trial, "set_constraint"):
+        trial.set_constraint(_CONSTRAINT, float(left))
+
+
+def _stored_constraint(trial: FrozenTrial) -> tuple[float]:
+    return (trial.user_attrs[_CONSTRAINT],)

@@ -1,0 +1,67 @@
+"""A check that lets something pass proves nothing: what flashgen's own judgement of exactness must refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from flashgen.outcome import Proof
+from flashgen.verify.criterion import deviation
+from flashgen.verify.probes import Suite
+from flashgen.verify.prove import prove_rule
+from flashgen.verify.suites import QUICK
+from tests.kernels.emission import Emitter, content_of, rows_of, spec_of
+
+
+def ratio(result: float, reference: float, standard: float = 0.0) -> float:
+    x, ref, std = (torch.full((1, 1, 4, 16), value) for value in (result, reference, standard))
+    return deviation(x, ref.double(), std).ratio
+
+
+@pytest.mark.case("mask-11")
+def test_nan_equals_no_number_on_either_side() -> None:
+    assert ratio(0.0, 0.0) <= 1.0
+    assert not ratio(math.nan, 0.0) <= 1.0
+    assert not ratio(0.0, math.nan) <= 1.0
+    assert not ratio(math.nan, 0.0, standard=math.nan) <= 1.0
+
+
+@pytest.mark.case("mask-11")
+@pytest.mark.parametrize(("result", "reference"), [(0.0, -math.inf), (-math.inf, 0.0), (math.inf, -math.inf)])
+def test_an_infinity_equals_only_itself(result: float, reference: float) -> None:
+    """A row that sees no key has lse -inf, and no other row has."""
+    assert ratio(reference, reference) <= 1.0
+    assert not ratio(result, reference) <= 1.0
+
+
+@pytest.mark.case("mask-11")
+def test_one_nan_among_many_numbers_fails() -> None:
+    reference = torch.randn(2, 4, 64, 16).double()
+    result = reference.float()
+    assert deviation(result, reference, result).ratio <= 1.0
+    result[1, 2, 33, 7] = math.nan
+    assert not deviation(result, reference, reference.float()).ratio <= 1.0
+
+
+@pytest.mark.case("num-14")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_reference_that_rounds_is_refused(dtype: torch.dtype) -> None:
+    x = torch.zeros(1, 1, 4, 16)
+    with pytest.raises(ValueError, match=f"the reference is {dtype}.*use float64"):
+        deviation(x, x.to(dtype), x)
+
+
+@pytest.mark.case("num-11")
+def test_bf16_in_the_interpreter_is_no_evidence(emitter: Emitter) -> None:
+    """Neither for a kernel nor against it: it is not run, and the proof of fp16 does not claim it."""
+    module = emitter.load(content_of(rows_of(("bf16", "fp16"), 16, variants=("full",))))
+    rule, spec = module.PORTABLE[0], spec_of("full", "bf16", 16)
+    few = Suite(name="few", probes=QUICK.probes[:3])
+    with pytest.raises(ValueError, match="bf16 on the CPU"):
+        prove_rule(module, rule, spec, "bf16", "cpu", few, seed=0)
+    found = prove_rule(module, rule, spec, "fp16", "cpu", few, seed=0)
+    assert isinstance(found, Proof), found
+    assert found.dtypes == ("fp16",)
+    assert found.where == "interpreter"

@@ -1,0 +1,95 @@
+"""Emitted text passes the repository's own linter and formatter, whatever combination of features it holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashgen.codegen.candidate import candidate_source
+from flashgen.codegen.module import ModuleContent, render_module
+from flashgen.spec import DTYPES, Dtype
+from tests.kernels.emission import VARIANTS, content_of, every_kernel, rows_of
+
+ROOT = Path(__file__).parents[2]
+HALF: tuple[Dtype, Dtype] = ("bf16", "fp16")
+
+
+def modules() -> Iterator[tuple[str, ModuleContent]]:
+    """Modules that differ in what their frame holds: masks, GPUs, launch options, and how much of each."""
+    for variant in VARIANTS:
+        yield f"only_{variant}", content_of(rows_of(HALF, 64, variants=(variant,)))
+    yield "no_window", content_of(rows_of(HALF, 64, variants=("full", "causal")))
+    tuned = rows_of(HALF, 64, tma=True, programs_per_sm=2, heads_per_group=4, maxnreg=168, longest_first=True)
+    yield "every_knob", content_of(rows_of(HALF, 64), tuned)
+    yield "registers", content_of(rows_of(HALF, 64, maxnreg=128))
+    by_length = tuple(replace(row, max_seqlen_k=limit) for row in rows_of(HALF, 64) for limit in (1024, None))
+    yield "by_length", content_of(by_length)
+    yield "three_dtypes", content_of(rows_of(HALF, 64) + rows_of(("fp32",), 64))
+    many = tuple(row for head_dim in range(8, 264, 8) for row in rows_of(HALF, head_dim))
+    yield "many_head_dims", content_of(many)
+    pairs = tuple(row for d in range(8, 264, 8) for row in rows_of(HALF, d, 128, variants=("full", "causal")))
+    yield "many_pairs", content_of(pairs)
+    two = content_of(rows_of(HALF, 64), tuned)
+    other = replace(
+        two.gpus[0], slug="nvidia-rtx-pro-6000-blackwell-max-q-workstation-edition", pattern="NVIDIA RTX PRO.*"
+    )
+    yield "two_gpus", replace(two, gpus=(*two.gpus, other))
+    yield "long_facts", replace(two, facts=("A fact.", "", "Another, after a blank line."), command="flashgen emit")
+
+
+def run_ruff(*arguments: str, directory: Path) -> str:
+    """Its output; empty where it has nothing to say."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        *arguments,
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "--no-cache",
+        "--quiet",
+    ]
+    done = subprocess.run([*command, str(directory)], capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A module a kernel, in a directory."""
+    directory = tmp_path_factory.mktemp("kernels")
+    for dtype in DTYPES:
+        for i, (spec, config) in enumerate(every_kernel(dtype)):
+            (directory / f"{dtype}_{i}.py").write_text(candidate_source(spec, config))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("frames")
+    for name, content in modules():
+        (directory / f"{name}.py").write_text(render_module(content))
+    return directory
+
+
+@pytest.mark.case("grad-10")
+@pytest.mark.parametrize("arguments", [("check",), ("format", "--diff")], ids=" ".join)
+def test_every_kernel_is_clean(arguments: tuple[str, ...], kernels: Path) -> None:
+    assert len(list(kernels.iterdir())) == 168
+    assert run_ruff(*arguments, directory=kernels) == ""
+
+
+@pytest.mark.case("grad-10")
+@pytest.mark.parametrize("arguments", [("check",), ("format", "--diff")], ids=" ".join)
+def test_every_frame_is_clean(arguments: tuple[str, ...], frames: Path) -> None:
+    assert run_ruff(*arguments, directory=frames) == ""
+
+
+def test_ruff_would_have_said_something(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import os\nx = undefined\ny  =  1\n")
+    assert "undefined" in run_ruff("check", directory=tmp_path)
+    assert "y = 1" in run_ruff("format", "--diff", directory=tmp_path)

@@ -1,0 +1,262 @@
+"""`flashgen tune`, on a replayed table: what is printed, what is written and when, and how it exits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashgen.cli.tune_watch import TuneWatch
+from flashgen.outcome import Rejected, Resources
+from flashgen.store.files import read_tuned
+from flashgen.store.record import RuleFile
+from flashgen.tune import run as running
+from flashgen.tune.records import TrialRecord
+from flashgen.tune.stages import Candidate
+from tests.cli.conftest import Cli
+from tests.tune.replay import Replay, plain_proof, plain_resources, small_space, spec_of
+from tests.tune.studies import outcome_of
+from tests.tuned import usual_entries, write_configs
+
+Table = Callable[..., Replay]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Puts a replayed table in the place of compiler, cost model and interpreter."""
+
+    def install(**functions: Any) -> Replay:
+        stages = Replay(kind="predicted", **functions)
+        tune = partial(running.tune, make_stages=lambda _request, _workloads: stages)
+        monkeypatch.setattr(running, "tune", tune)
+        return stages
+
+    return install
+
+
+@pytest.fixture
+def tune(cli: Cli, tmp_path: Path) -> Callable[..., Any]:
+    """One small search for an H200, into `tmp_path`/out."""
+    return partial(
+        cli, "tune", "--gpu", "h200", "--head-dim", 128, "--trials", 6, "--jobs", 1, "--out", tmp_path / "out"
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "nvidia-h200" / "forward.yaml"
+
+
+def test_prints_the_funnel_and_writes_the_rule(table: Table, tune: Cli, path: Path) -> None:
+    table()
+    done = tune("--dtype", "bf16", "--causal", "--no-window")
+    (entry,) = read_tuned(path, gpu="nvidia-h200", op="forward").entries
+    assert done.code == 0
+    assert "6 tried > 6 compiled > 6 predicted > 1 exact > 1 best" in done.out
+    assert f"best: {entry.config.key}" in done.out
+    assert "TFLOP/s" in done.out
+    assert f"{path}: 1 rules written" in done.out
+    assert "predicted" in done.out
+    assert done.err.count("warning:") == 1
+    assert "results for nvidia-h200 are predicted" in done.err
+
+
+def test_why_candidates_fell(table: Table, tune: Cli) -> None:
+    def big_tiles_spill(candidate: Candidate) -> Resources | Rejected:
+        spill_bytes = 500 if candidate.config.BLOCK_M > 64 else 0
+        return Resources(shared_bytes=1000, registers=255, spill_bytes=spill_bytes, num_warps=4)
+
+    table(resources=big_tiles_spill)
+    done = tune("--dtype", "bf16", "--causal", "--no-window")
+    assert "sram" in done.out
+    assert "spills" in done.out
+
+
+def test_the_file_holds_the_command_that_makes_it_again(table: Table, tune: Cli, path: Path) -> None:
+    table()
+    tune("--dtype", "bf16", "--causal", "--no-window", "--seed", 3)
+    expected = "flashgen tune --gpu h200 --head-dim 128 --dtype bf16 --causal --no-window --trials 6 --seed 3"
+    assert read_tuned(path).command == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "variants"),
+    [
+        ([], {"full", "causal", "window", "window_softcap"}),
+        (["--causal"], {"causal", "window", "window_softcap"}),
+        (["--no-causal"], {"full"}),
+        (["--no-window"], {"full", "causal"}),
+        (["--no-causal", "--window"], {"full", "window", "window_softcap"}),
+    ],
+)
+def test_which_kernels_are_tuned(options: list[str], variants: set[str], table: Table, tune: Cli, path: Path) -> None:
+    table()
+    assert tune(*options).code == 0
+    entries = read_tuned(path).entries
+    assert {entry.spec.variant for entry in entries} == variants
+    assert {entry.dtypes for entry in entries} == {("bf16", "fp16")}
+
+
+def test_json_is_all_of_stdout(table: Table, tune: Cli, path: Path) -> None:
+    table()
+    document = tune("--dtype", "bf16", "--causal", "--no-window", "--json").document
+    (result,) = document["results"]
+    assert (document["gpu"], document["path"], result["written"]) == ("nvidia-h200", str(path), True)
+    assert result["counts"]["tried"] == 6
+    assert result["entry"]["evidence"]["kind"] == "predicted"
+    assert "are predicted" in document["warning"]
+
+
+def test_rules_of_other_cases_are_kept_and_measured_ones_too(
+    table: Table, tune: Cli, path: Path, tmp_path: Path
+) -> None:
+    table()
+    write_configs(tmp_path / "out", "nvidia-h200", *usual_entries(64, 128))
+    done = tune("--dtype", "bf16", "--causal", "--no-window")
+    assert done.code == 0
+    assert "holds a measured rule" in done.err
+    assert "nothing was written" in done.out
+    assert read_tuned(path).entries == tuple(sorted(usual_entries(64, 128), key=lambda entry: entry.sort_key))
+
+
+def test_nothing_fits(table: Table, tune: Cli, path: Path) -> None:
+    def too_big(candidate: Candidate) -> Resources:
+        return Resources(shared_bytes=10**6, registers=128, spill_bytes=0, num_warps=4)
+
+    table(resources=too_big)
+    done = tune("--dtype", "bf16")
+    assert (done.code, path.exists()) == (4, False)
+    assert done.err.count("no config of forward-bf16-d128-causal works") == 1
+    assert "smallest need" in done.err
+    assert "limit 232448 bytes" in done.err
+
+
+def test_what_no_family_writes_for_the_gpu(cli: Cli, tmp_path: Path) -> None:
+    done = cli("tune", "--gpu", "t4", "--head-dim", 64, "--dtype", "bf16", "--causal", "--no-window", "--out", tmp_path)
+    assert (done.code, done.out) == (4, "forward-bf16-d64-causal: nothing to try\n")
+    assert "no family writes forward-bf16-d64-causal for nvidia-t4" in done.err
+
+
+def test_some_specs_without_a_rule(table: Table, tune: Cli, path: Path) -> None:
+    def causal_only(candidate: Candidate) -> Resources | Rejected:
+        fits = plain_resources(candidate)
+        return fits if candidate.spec.causal else Resources(shared_bytes=10**6, registers=1, spill_bytes=0, num_warps=4)
+
+    table(resources=causal_only)
+    done = tune("--dtype", "bf16", "--no-window")
+    assert done.code == 4
+    assert [entry.spec.variant for entry in read_tuned(path).entries] == ["causal"]
+    assert "no config of forward-bf16-d128-full" in done.err
+
+
+def test_ctrl_c_keeps_what_was_found(table: Table, tune: Cli, path: Path) -> None:
+    def interrupted_at_causal(candidate: Candidate) -> Any:
+        if candidate.spec.causal:
+            raise KeyboardInterrupt
+        return plain_proof(candidate)
+
+    table(proof=interrupted_at_causal)
+    done = tune("--dtype", "bf16")
+    assert done.code == 130
+    assert [entry.spec.variant for entry in read_tuned(path).entries] == ["full"]
+    assert "interrupted: the rules found until then are kept" in done.out
+    assert "works on" not in done.err
+    assert f"{path}: 1 rules written" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--gpu", "h20"], 2, ["no GPU is known as 'h20'", "closest: h200"]),
+        (["--head-dim", "0"], 2, ["0 is not in the range"]),
+        (["--head-dim", "300"], 2, ["300 is not in the range"]),
+        (["--dtype", "fp8"], 2, ["fp8", "bf16"]),
+        (["--trials", "0"], 2, ["0 is not in the range"]),
+        (["--timeout", "-1"], 2, ["-1"]),
+        (["--storage", "sqlite:///a.db"], 2, ["is a URL", "study.journal"]),
+        (["--workload", "no-such-file.yaml"], 2, ["no-such-file.yaml"]),
+        (["--require-gpu"], 3, ["a GPU is required", "torch is a CPU build", "flashgen doctor"]),
+        (["--gpu", "portable", "--trials", "3"], 2, ["--trials", "portable"]),
+    ],
+)
+def test_bad_input(options: list[str], code: int, words: list[str], cli: Cli, tmp_path: Path) -> None:
+    given = ["--gpu", "h200", *options] if "--gpu" not in options else options
+    done = cli("tune", "--out", tmp_path / "out", *given)
+    assert (done.code, done.out) == (code, "")
+    for word in words:
+        assert word in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unwritable_out_is_found_before_the_search(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = cli("tune", "--gpu", "h200", "--out", tmp_path / "file" / "configs")
+    assert done.code == 2
+    assert f"{tmp_path / 'file'} is not a directory" in done.err
+
+
+def test_a_malformed_file_in_out_is_found_before_the_search(tune: Cli, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text("schema: 1\nschema: 1\n")
+    done = tune()
+    assert done.code == 2
+    assert f"{path}:2: " in done.err
+
+
+def test_a_workload_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
+    sizes = tmp_path / "sizes.yaml"
+    sizes.write_text("workloads:\n  - {batch: 1, heads_q: 7, heads_kv: 2, seqlen_q: 8, seqlen_k: 8}\n")
+    done = cli("tune", "--gpu", "h200", "--workload", sizes, "--out", tmp_path)
+    assert done.code == 2
+    assert f"{sizes}:2: workloads[0]" in done.err
+    assert "heads_q 7 is not a multiple of heads_kv 2" in done.err
+
+
+def test_own_workloads_are_tuned_on(table: Table, tune: Cli, path: Path, tmp_path: Path) -> None:
+    table()
+    sizes = tmp_path / "sizes.yaml"
+    sizes.write_text("workloads:\n  - {batch: 1, heads_q: 8, heads_kv: 2, seqlen_q: 8, seqlen_k: 512}\n")
+    assert tune("--dtype", "bf16", "--causal", "--no-window", "--workload", sizes).code == 0
+    (entry,) = read_tuned(path).entries
+    assert [timing.workload.key for timing in entry.evidence.timings] == ["b1-h8x2-q8-k512"]
+
+
+def test_a_study_in_a_file_goes_on(table: Table, tune: Cli, tmp_path: Path) -> None:
+    table()
+    storage = tmp_path / "study.journal"
+    tune("--dtype", "bf16", "--causal", "--no-window", "--storage", storage)
+    done = tune("--dtype", "bf16", "--causal", "--no-window", "--storage", storage)
+    assert "6 trials are kept" in done.err
+
+
+def test_a_terminal_sees_a_bar_that_is_taken_away(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stderr, with the count and the best time; the cursor is visible again after an error too."""
+
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = RuleFile(directory=tmp_path, gpu="nvidia-h200", op="forward", command="")
+    config = small_space().configs[0]
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        TuneWatch(file=file, measured=False, warning=None, quiet=True) as watch,
+    ):
+        watch.started(spec_of(), 100, 90, 6)
+        watch.tried(spec_of(), TrialRecord(number=0, config=config, outcome=outcome_of(config)))
+        raise ZeroDivisionError
+    shown = screen.getvalue()
+    assert "forward-bf16-d128-full: 100 enumerated, 90 may fit" in shown
+    assert "1/6" in shown
+    assert "best" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

@@ -1,0 +1,1 @@
+"""Exactness and contract of the emitted module, through its public functions."""

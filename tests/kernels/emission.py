@@ -1,0 +1,111 @@
+"""Emitted modules for tests: rows, their text, and the imported module."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
+from flashgen.compiler.load import load_file
+from flashgen.families import TlConfig
+from flashgen.spec import AttentionSpec, Dtype
+
+VARIANTS = ("full", "causal", "window", "window_softcap")
+# One knob of structure each, and the longest chain; a kernel's lines differ in these alone.
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "pointer": {},
+    "persistent": {"programs_per_sm": 1},
+    "longest": {"longest_first": True},
+    "persistent_longest": {"programs_per_sm": 2, "longest_first": True, "heads_per_group": 2},
+    "tma": {"tma": True},
+    "tma_longest": {"tma": True, "longest_first": True, "heads_per_group": 3},
+    "tma_persistent": {"tma": True, "programs_per_sm": 1, "heads_per_group": 8},
+    "tma_persistent_longest": {"tma": True, "programs_per_sm": 1, "longest_first": True},
+}
+
+
+def spec_of(variant: str, dtype: Dtype, head_dim: int, head_dim_v: int | None = None) -> AttentionSpec:
+    return AttentionSpec(
+        dtype=dtype,
+        head_dim=head_dim,
+        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+        causal=variant.startswith("causal"),
+        window=variant.startswith("window"),
+        softcap=variant.endswith("softcap"),
+    )
+
+
+def config_of(
+    variant: str, *, block_m: int, block_n: int, num_warps: int = 4, num_stages: int = 1, **knobs: Any
+) -> TlConfig:
+    """A config of family `tl`; what starts the longest tiles first is left out where all are equally long."""
+    if variant == "full":
+        knobs.pop("longest_first", None)
+    return TlConfig(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **knobs)
+
+
+def rows_of(
+    dtypes: tuple[Dtype, ...],
+    head_dim: int,
+    head_dim_v: int | None = None,
+    *,
+    variants: Iterable[str] = VARIANTS,
+    block_m: int = 32,
+    block_n: int = 16,
+    **knobs: Any,
+) -> tuple[Row, ...]:
+    """One rule a variant, all tiled alike."""
+    return tuple(
+        Row(
+            spec=spec_of(variant, dtypes[0], head_dim, head_dim_v),
+            dtypes=dtypes,
+            config=config_of(variant, block_m=block_m, block_n=block_n, **knobs),
+        )
+        for variant in variants
+    )
+
+
+def content_of(portable: tuple[Row, ...], tuned: tuple[Row, ...] = (), pattern: str = ".*") -> ModuleContent:
+    """A module with these rules; `tuned` ones are those of any GPU whose name matches `pattern`."""
+    table = GpuTable(slug="some-gpu", pattern=pattern, comment="For the GPU of this test.", rows=tuned)
+    return ModuleContent(
+        gpus=(table,) if tuned else (),
+        portable=portable,
+        portable_shared_bytes=65536,
+        facts=("Small tiles, for tests.",),
+        command="flashgen emit --gpu some-gpu",
+        version="0.0.0",
+    )
+
+
+class Emitter:
+    """Writes modules into a directory and imports them by path; equal contents once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.modules: dict[ModuleContent, ModuleType] = {}
+
+    def write(self, content: ModuleContent) -> Path:
+        text = render_module(content)
+        path = self.directory / f"emitted_{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
+        path.write_text(text)
+        return path
+
+    def load(self, content: ModuleContent) -> ModuleType:
+        if content not in self.modules:
+            path = self.write(content)
+            self.modules[content] = load_file(path, path.stem)
+        return self.modules[content]
+
+
+def every_kernel(dtype: Dtype, *, tma: Iterable[bool] = (False, True)) -> Iterator[tuple[AttentionSpec, TlConfig]]:
+    """Each combination of mask and structure once, for a head_dim that is a power of two and for one that is padded."""
+    flags = product(tma, (0, 1), (False, True), (16, 24))
+    for variant, (uses_tma, programs, longest, head_dim) in product(VARIANTS, flags):
+        if not (variant == "full" and longest):
+            knobs = {"tma": uses_tma, "programs_per_sm": programs, "longest_first": longest}
+            yield spec_of(variant, dtype, head_dim), config_of(variant, block_m=16, block_n=16, num_warps=1, **knobs)

@@ -1,0 +1,76 @@
+"""The real thing: a short run on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashgen.hardware.detect import detect_gpus
+from flashgen.outcome import Measurement, Proof, Resources
+from flashgen.spec import Workload
+from flashgen.tune.cuda_clock import CudaClock
+from flashgen.tune.measured import MeasuredStages
+from flashgen.tune.request import TuneRequest, specs_of
+from flashgen.tune.run import tune
+from flashgen.tune.stages import Candidate, Compiled
+from flashgen.tune.timing import summarise
+from tests.tune.replay import config, spec_of
+
+pytestmark = pytest.mark.gpu
+
+WORKLOAD = Workload(batch=2, heads_q=8, heads_kv=8, seqlen_q=2048, seqlen_k=2048)
+
+
+def test_the_clock_times_work_on_the_gpu_and_not_its_launch() -> None:
+    import torch
+
+    x = torch.ones(64 * 1024 * 1024, device="cuda")
+    clock = CudaClock(0, detect_gpus()[0].target.l2_bytes)
+    one, two = clock.sample([lambda: x.mul_(1.0), lambda: x.mul_(1.0).mul_(1.0)], 40)
+    one_found, two_found = summarise(one), summarise(two)
+    assert isinstance(one_found, Measurement)
+    assert isinstance(two_found, Measurement)
+    assert 1.7 < two_found.median_us / one_found.median_us < 2.3
+    # A launch that the host takes long over costs the GPU no more.
+    (slow,) = clock.sample([lambda: (sum(range(20_000)), x.mul_(1.0))], 40)
+    slow_found = summarise(slow)
+    assert isinstance(slow_found, Measurement)
+    assert slow_found.median_us < 1.3 * one_found.median_us
+
+
+def test_a_candidate_is_compiled_proven_and_timed() -> None:
+    target = detect_gpus()[0].target
+    stages = MeasuredStages(target, 0, (WORKLOAD,), jobs=2, seed=1)
+    candidate = Candidate(spec_of("fp16", 64, causal=True), config(64, 64, 4, 2))
+    ((_, resources),) = stages.compile([candidate])
+    assert isinstance(resources, Resources)
+    proof = stages.prove(candidate)
+    assert isinstance(proof, Proof), proof
+    assert (proof.where, proof.suite) == ("gpu", "candidate")
+    compiled = Compiled(candidate=candidate, resources=resources)
+    times = stages.glance(compiled, float("inf"))
+    assert isinstance(times, tuple), times
+    ((final,),) = stages.time([compiled])  # type: ignore[misc]
+    assert isinstance(final, Measurement)
+    assert final.median_us == pytest.approx(times[0].median_us, rel=0.15)  # type: ignore[union-attr]
+
+
+def test_a_short_run_gives_measured_rules_and_resumes(tmp_path: Path) -> None:
+    device = detect_gpus()[0]
+    asked = TuneRequest(
+        target=device.target,
+        present=True,
+        index=device.index,
+        specs=specs_of([64], ["bf16", "fp16"] if device.target.has_bf16 else ["fp16"], ["causal", "window"]),
+        workloads=(WORKLOAD,),
+        trials=6,
+        storage=tmp_path / "study.journal",
+    )
+    first = tune(asked)
+    assert [result.entry is not None for result in first] == [True, True], [result.failure for result in first]
+    entry = first[0].entry
+    assert entry is not None
+    assert entry.evidence.kind == "measured"
+    assert entry.proof.suite == "full"
+    assert tune(asked)[0].counts == first[0].counts

@@ -1,0 +1,399 @@
+"""Whole runs on a replayed table."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashgen.config import KernelConfig
+from flashgen.errors import FlashgenError, NoFeasibleConfig, SpecError
+from flashgen.families import TL
+from flashgen.hardware.lookup import find_gpu
+from flashgen.outcome import Measurement, Proof, Reason, Rejected, Resources
+from flashgen.spec import AttentionSpec, Workload
+from flashgen.tune.records import TrialRecord
+from flashgen.tune.request import TuneRequest, specs_of
+from flashgen.tune.result import TuneResult
+from flashgen.tune.run import tune
+from flashgen.tune.stages import Candidate, Compiled, Stages, Times
+from tests.tune.replay import H200, WORKLOAD, Replay, plain_proof, plain_resources, plain_us, rejected, spec_of
+
+CAUSAL = spec_of(causal=True)
+
+
+def request(*specs: AttentionSpec, **changes: object) -> TuneRequest:
+    fields: dict[str, object] = {
+        "target": H200,
+        "present": True,
+        "specs": specs or (CAUSAL,),
+        "workloads": (WORKLOAD,),
+        "trials": 24,
+        "jobs": 2,
+    }
+    return TuneRequest(**(fields | changes))  # type: ignore[arg-type]
+
+
+class Watch:
+    """A Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, int, int, int]] = []
+        self.records: list[TrialRecord] = []
+        self.steps: list[str] = []
+        self.results: list[TuneResult] = []
+
+    def started(self, spec: AttentionSpec, enumerated: int, fit: int, trials: int) -> None:
+        self.begun.append((spec.key, enumerated, fit, trials))
+
+    def tried(self, spec: AttentionSpec, record: TrialRecord) -> None:
+        self.records.append(record)
+
+    def step(self, spec: AttentionSpec, text: str) -> None:
+        self.steps.append(f"{spec.key} {text}")
+
+    def ended(self, result: TuneResult) -> None:
+        self.results.append(result)
+
+
+def run(stages: Stages, asked: TuneRequest | None = None, watch: Watch | None = None) -> tuple[TuneResult, ...]:
+    return tune(asked or request(), watch or Watch(), lambda _request, _workloads: stages)
+
+
+def one(results: tuple[TuneResult, ...]) -> TuneResult:
+    (result,) = results
+    return result
+
+
+def mixed(candidate: Candidate) -> float | Rejected:
+    """Some of every way to fall."""
+    kind = random.Random(candidate.config.key).randrange(6)
+    if kind == 0:
+        return rejected(Reason.LAUNCH)
+    return math.nan if kind == 1 else plain_us(candidate)
+
+
+def mixed_resources(candidate: Candidate) -> Resources | Rejected:
+    kind, plain = random.Random(f"r{candidate.config.key}").randrange(6), plain_resources(candidate)
+    if kind == 0:
+        return rejected(Reason.COMPILE)
+    return replace(plain, shared_bytes=300_000) if kind == 1 else replace(plain, spill_bytes=400 * (kind == 2))
+
+
+def test_the_best_feasible_config_is_found_and_recorded() -> None:
+    result = one(run(Replay()))
+    entry = result.entry
+    assert entry is not None
+    tried = [record.outcome.us for record in result.trials]  # type: ignore[union-attr]
+    assert plain_us(Candidate(CAUSAL, entry.config)) == pytest.approx(min(tried)) == pytest.approx(100.0)
+    assert entry.evidence.kind == "measured"
+    assert (entry.evidence.candidates, entry.dtypes) == (24, ("bf16",))
+    assert entry.resources == plain_resources(Candidate(CAUSAL, entry.config))
+
+
+@pytest.mark.case("tuner-20")
+@pytest.mark.parametrize("kind", ["measured", "predicted"])
+def test_the_counts_add_up_and_every_fall_has_its_reason(kind: str) -> None:
+    stages = Replay(
+        kind=kind,  # type: ignore[arg-type]
+        us=mixed,
+        resources=mixed_resources,
+        proof=lambda c: rejected(Reason.INEXACT) if c.config.num_stages == 3 else plain_proof(c),
+    )
+    watch = Watch()
+    result = one(run(stages, request(trials=60, present=kind == "measured"), watch))
+    counts, reasons = result.counts, result.reasons
+    assert counts.enumerated == len(list(TL.space(CAUSAL, H200)))
+    assert counts.tried == len(result.trials) == len(watch.records) == 60
+    bound = counts.enumerated - counts.fit
+    if kind == "measured":
+        assert counts.enumerated >= counts.fit >= counts.tried >= counts.compiled >= counts.exact >= counts.timed > 0
+        assert len(result.rejected) == bound + counts.tried - counts.timed
+        assert reasons[Reason.INEXACT] == counts.compiled - counts.exact > 0
+    assert sum(reasons.values()) == len(result.rejected)
+    assert reasons[Reason.COMPILE] + reasons[Reason.SPILLS] + reasons[Reason.SRAM] - bound == 60 - counts.compiled
+    assert {Reason.LAUNCH, Reason.TIMING} <= reasons.keys()
+    assert watch.begun == [(CAUSAL.key, counts.enumerated, counts.fit, 60)]
+
+
+def test_a_predicted_run_proves_only_what_would_win() -> None:
+    stages = Replay(kind="predicted")
+    result = one(run(stages, request(present=False)))
+    assert result.entry is not None
+    assert result.entry.evidence.kind == "predicted"
+    assert (result.counts.timed, result.counts.exact, len(stages.proven)) == (24, 1, 1)
+
+
+@pytest.mark.case("tuner-16")
+def test_the_fastest_loses_if_it_is_not_exact() -> None:
+    def proof(candidate: Candidate) -> object:
+        return rejected(Reason.INEXACT) if candidate.config.BLOCK_N == 64 else plain_proof(candidate)
+
+    result = one(run(Replay(proof=proof)))  # type: ignore[arg-type]
+    assert result.entry is not None
+    assert result.entry.config.BLOCK_N != 64
+    assert result.reasons[Reason.INEXACT] > 0
+
+
+@pytest.mark.case("tuner-05")
+def test_with_the_first_candidate_wrong_a_right_one_still_wins() -> None:
+    first = TL.likely_good(CAUSAL, H200)[0]
+    stages = Replay(proof=lambda c: rejected(Reason.INEXACT) if c.config == first else plain_proof(c))
+    result = one(run(stages))
+    assert stages.proven[0][0].config == first
+    assert result.entry is not None
+    assert result.entry.config != first
+
+
+@pytest.mark.case("optuna-05")
+@pytest.mark.case("optuna-07")
+def test_when_nothing_works_the_error_counts_every_reason_and_gives_numbers() -> None:
+    def resources(candidate: Candidate) -> Resources | Rejected:
+        if candidate.config.num_stages == 1:
+            return rejected(Reason.COMPILE, "PassManager::run failed")
+        return replace(plain_resources(candidate), shared_bytes=240_000 + candidate.config.BLOCK_M)
+
+    watch = Watch()
+    with pytest.raises(NoFeasibleConfig) as caught:
+        run(Replay(resources=resources), request(), watch)
+    text, result = str(caught.value), watch.results[0]
+    assert result.entry is None
+    assert result.failure == text
+    assert "24 tried, 0 compiled, 0 exact, 0 timed" in text
+    for reason, number in result.reasons.items():
+        assert any(line.split()[:2] == [reason, f"{number},"] for line in text.splitlines())
+    assert "PassManager::run failed" in text
+    needs = [r.outcome.resources.shared_bytes for r in result.trials if r.outcome.resources]  # type: ignore[union-attr]
+    assert f"smallest need {min(needs)} bytes, limit {H200.smem_per_block} bytes" in text
+    assert "next:" in text
+
+
+def test_a_spec_that_no_family_writes_says_so() -> None:
+    with pytest.raises(NoFeasibleConfig, match="bf16"):
+        run(Replay(), request(spec_of("bf16"), target=replace(H200, slug="old-gpu", has_bf16=False)))
+
+
+def test_one_spec_without_a_rule_does_not_lose_the_others() -> None:
+    full, watch = spec_of(), Watch()
+    stages = Replay(resources=lambda c: rejected(Reason.COMPILE) if c.spec == full else plain_resources(c))
+    results = run(stages, request(full, CAUSAL), watch)
+    assert [result.entry is None for result in results] == [True, False]
+    assert watch.results == list(results)
+
+
+def test_windows_take_the_finalists_of_causal_in_order() -> None:
+    windows = (spec_of(window=True), spec_of(window=True, softcap=True))
+    stages = Replay()
+    results = {result.spec: result for result in run(stages, request(*windows, CAUSAL))}
+    assert list(results) == [CAUSAL, *windows]
+    for window in windows:
+        entry, causal = results[window].entry, results[CAUSAL].entry
+        assert entry is not None
+        assert causal is not None
+        assert entry.config == causal.config
+        assert results[window].derived_from == CAUSAL
+        assert results[window].counts.tried == 1
+        assert (Candidate(window, entry.config), True) in stages.proven
+
+
+def test_a_finalist_that_does_not_work_with_a_window_gives_way_to_the_next() -> None:
+    window = spec_of(window=True)
+    winner = one(run(Replay())).entry
+    assert winner is not None
+
+    def resources(candidate: Candidate) -> Resources | Rejected:
+        if candidate == Candidate(window, winner.config):
+            return rejected(Reason.COMPILE)
+        return plain_resources(candidate)
+
+    derived = run(Replay(resources=resources), request(CAUSAL, window))[1]
+    assert derived.entry is not None
+    assert derived.entry.config != winner.config
+    assert derived.counts.tried == 2
+    assert derived.reasons == {Reason.COMPILE: 1}
+
+
+def test_a_window_alone_or_without_a_working_finalist_is_searched() -> None:
+    window = spec_of(window=True)
+    assert one(run(Replay(), request(window))).derived_from is None
+    finalists: set[KernelConfig] = set()
+
+    def resources(candidate: Candidate) -> Resources | Rejected:
+        if candidate.spec != window:
+            finalists.add(candidate.config)
+        elif candidate.config in finalists:
+            return rejected(Reason.COMPILE)
+        return plain_resources(candidate)
+
+    result = run(Replay(resources=resources), request(CAUSAL, window, trials=40))[1]
+    assert result.derived_from is None
+    assert result.entry is not None
+
+
+def test_one_rule_serves_both_16_bit_dtypes_if_it_is_exact_in_both() -> None:
+    fp16, stages = replace(CAUSAL, dtype="fp16"), Replay()
+    entry = one(run(stages, request(CAUSAL, fp16))).entry
+    assert entry is not None
+    assert entry.dtypes == ("bf16", "fp16")
+    assert set(entry.proof.dtypes) == {"bf16", "fp16"}
+    assert entry.proof.probes == 6
+    assert (Candidate(fp16, entry.config), True) in stages.proven
+
+
+def test_a_dtype_in_which_the_winner_is_not_exact_is_tuned_apart() -> None:
+    fp16 = replace(CAUSAL, dtype="fp16")
+    winner = one(run(Replay())).entry
+    assert winner is not None
+
+    def proof(candidate: Candidate) -> object:
+        if candidate == Candidate(fp16, winner.config):
+            return rejected(Reason.INEXACT, "overflows")
+        return plain_proof(candidate)
+
+    shared, apart = run(Replay(proof=proof), request(CAUSAL, fp16))  # type: ignore[arg-type]
+    assert shared.entry is not None
+    assert apart.entry is not None
+    assert (shared.entry.dtypes, apart.entry.dtypes) == (("bf16",), ("fp16",))
+    assert apart.entry.config != winner.config
+    assert any("fp16 is tuned apart: inexact: overflows" in note for note in shared.notes)
+
+
+def test_an_interrupt_while_the_other_dtype_is_proven_keeps_the_rule() -> None:
+    def proof(candidate: Candidate) -> Proof:
+        if candidate.spec.dtype == "fp16":
+            raise KeyboardInterrupt
+        return plain_proof(candidate)
+
+    result = one(run(Replay(proof=proof), request(CAUSAL, replace(CAUSAL, dtype="fp16"), spec_of())))
+    assert result.interrupted
+    assert result.entry is not None
+    assert result.entry.dtypes == ("bf16",)
+
+
+def test_a_crash_in_the_other_dtype_ends_the_run() -> None:
+    stages = Replay(proof=lambda c: rejected(Reason.CRASHED) if c.spec.dtype == "fp16" else plain_proof(c))
+    with pytest.raises(FlashgenError, match="forward-fp16-d128-causal left the GPU unusable"):
+        run(stages, request(CAUSAL, replace(CAUSAL, dtype="fp16")))
+
+
+@pytest.mark.case("tuner-08")
+def test_fp32_has_a_search_and_a_rule_of_its_own() -> None:
+    fp16, fp32 = (replace(CAUSAL, dtype=dtype) for dtype in ("fp16", "fp32"))
+    results = run(Replay(), request(fp16, fp32))
+    assert [result.entry.dtypes for result in results if result.entry] == [("fp16",), ("fp32",)]
+    assert all(result.derived_from is None for result in results)
+
+
+@pytest.mark.case("optuna-04")
+def test_a_run_that_is_repeated_with_its_storage_tries_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "study.journal"
+    first = one(run(Replay(), request(storage=path)))
+    stages = Replay()
+    again = one(run(stages, request(storage=path)))
+    assert again.counts == first.counts
+    assert again.entry is not None
+    assert first.entry is not None
+    assert (again.entry.config, again.entry.evidence) == (first.entry.config, first.entry.evidence)
+    assert not stages.glanced  # nothing was searched
+    assert stages.timed  # the finalists were timed,
+    assert (Candidate(CAUSAL, again.entry.config), True) in stages.proven  # and proven again
+    more = one(run(Replay(), request(storage=path, trials=30)))
+    assert more.counts.tried == 30
+    assert len({record.config for record in more.trials}) == 30
+
+
+def test_an_interrupt_keeps_the_best_so_far_and_ends_the_run() -> None:
+    class Interrupted(Replay):
+        def glance(self, compiled: Compiled, best_us: float) -> Times | Rejected:
+            if len(self.glanced) == 10:
+                raise KeyboardInterrupt
+            return super().glance(compiled, best_us)
+
+    result = one(run(Interrupted(), request(CAUSAL, spec_of(head_dim=64))))
+    assert result.interrupted
+    assert result.entry is not None
+    assert result.counts.timed == 10
+
+
+def test_an_interrupt_before_anything_was_timed_is_no_error_either() -> None:
+    def interrupt(candidate: Candidate) -> Resources:
+        raise KeyboardInterrupt
+
+    result = one(run(Replay(resources=interrupt)))
+    assert result.interrupted
+    assert result.entry is None
+
+
+@pytest.mark.case("tuner-22")
+def test_a_crash_ends_the_run_and_a_resumed_one_passes_the_config_by(tmp_path: Path) -> None:
+    path, victim = tmp_path / "study.journal", TL.likely_good(CAUSAL, H200)[1]
+    stages = Replay(proof=lambda c: rejected(Reason.CRASHED, "gone") if c.config == victim else plain_proof(c))
+    with pytest.raises(FlashgenError, match="left the GPU unusable"):
+        run(stages, request(storage=path))
+    resumed = Replay(proof=stages.proof)
+    result = one(run(resumed, request(storage=path)))
+    assert victim not in [candidate.config for candidate, _ in resumed.proven]
+    assert result.counts.tried == 24
+    assert result.reasons[Reason.CRASHED] == 1
+
+
+def test_a_run_ends_in_time() -> None:
+    result = one(run(Replay(), request(trials=1900, timeout_s=2.0)))
+    assert 0 < result.counts.tried < 1900
+    assert result.entry is not None
+
+
+def test_configs_that_were_not_told_apart_are_named() -> None:
+    result = one(run(Replay(us=lambda candidate: 100.0)))
+    assert result.entry is not None
+    assert result.entry.evidence.ties == 7  # the finalists less the winner
+    assert any("7 not told apart from the best: tl:" in note for note in result.notes)
+
+
+def test_equal_runs_give_equal_entries() -> None:
+    asked = request(CAUSAL, spec_of(), spec_of(window=True), present=False)
+    first, again = (run(Replay(kind="predicted"), asked) for _ in range(2))
+    assert [result.entry for result in first] == [result.entry for result in again]
+
+
+def test_every_workload_is_timed_and_regrets_are_told() -> None:
+    short, long = (Workload(batch=1, heads_q=8, heads_kv=8, seqlen_q=n, seqlen_k=n) for n in (512, 8192))
+
+    class TwoWorkloads(Replay):
+        def _times(self, candidate: Candidate) -> tuple[Measurement, ...]:
+            us = (10.0, 20.0) if candidate.config.BLOCK_M == 64 else (20.0, 10.0)
+            return tuple(Measurement(median_us=t, low_us=t, high_us=t, samples=9) for t in us)
+
+    entry = one(run(TwoWorkloads(), request(workloads=(short, long), trials=4))).entry
+    assert entry is not None
+    assert [timing.workload for timing in entry.evidence.timings] == [short, long]
+    assert (entry.evidence.worst_regret, entry.evidence.mean_regret) == (1.0, 0.5)
+
+
+def test_a_request_that_asks_for_nothing_is_refused() -> None:
+    with pytest.raises(SpecError, match="nothing to tune"):
+        TuneRequest(target=H200, present=False, specs=())
+    with pytest.raises(SpecError, match="trials 0 is not above zero"):
+        request(trials=0)
+    with pytest.raises(SpecError, match="variant 'windowed'"):
+        specs_of([64], ["bf16"], ["windowed"])
+
+
+def test_specs_of_gives_every_combination() -> None:
+    specs = specs_of([64, 128], ["bf16", "fp16"])
+    assert Counter(spec.variant for spec in specs) == {"full": 4, "causal": 4, "window": 4, "window_softcap": 4}
+
+
+def test_workloads_default_to_16384_tokens() -> None:
+    full = request(workloads=(), preset="full").workloads_of(spec_of(head_dim=64))
+    assert [(each.batch, each.seqlen_q, each.heads_q) for each in full] == [
+        (16, 1024, 32),
+        (4, 4096, 32),
+        (1, 16384, 32),
+    ]
+    assert [each.seqlen_q for each in request(workloads=()).workloads_of(CAUSAL)] == [4096]
+    assert find_gpu("h200") == H200

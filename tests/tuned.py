@@ -1,0 +1,91 @@
+"""Directories of tuned configs for tests: rules of small tiles, as `flashgen tune` would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flashgen.families import TlConfig
+from flashgen.outcome import Measurement, Prediction, Proof, Resources, Toolchain
+from flashgen.spec import AttentionSpec, Workload
+from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
+from flashgen.store.evidence import Evidence, Timing
+from flashgen.store.files import tuned_path, write_tuned
+from tests.kernels.emission import VARIANTS, spec_of
+
+_TOOLS = Toolchain(flashgen="0.1.0", triton="3.7.1", torch="2.13.0", templates="0123456789ab")
+_WORKLOAD = Workload(batch=4, heads_q=16, heads_kv=4, seqlen_q=1024, seqlen_k=1024)
+
+
+def entry_of(
+    spec: AttentionSpec,
+    *,
+    dtypes: tuple[str, ...] | None = None,
+    keys: tuple[int, int | None] = (1, None),
+    measured: bool = True,
+    shared_bytes: int = 40960,
+    toolchain: Toolchain = _TOOLS,
+    **knobs: Any,
+) -> TunedEntry:
+    """A rule for `spec` over the numbers of `keys`; `knobs` are those that are not the usual small tile's."""
+    config = TlConfig(**({"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2} | knobs))
+    timing = (
+        Timing.measured(spec, _WORKLOAD, Measurement(median_us=100.0, low_us=99.0, high_us=101.0, samples=50))
+        if measured
+        else Timing.predicted(spec, _WORKLOAD, Prediction(us=90.0, bound="mma"))
+    )
+    kind = "measured" if measured else "predicted"
+    sharing = {"bf16": ("bf16", "fp16"), "fp16": ("fp16",), "fp32": ("fp32",)}[spec.dtype]
+    return TunedEntry(
+        spec=spec,
+        dtypes=sharing if dtypes is None else dtypes,
+        workloads=WorkloadRange(seqlen_k_min=keys[0], seqlen_k_max=keys[1]),
+        config=config,
+        evidence=Evidence(
+            kind=kind,  # type: ignore[arg-type]
+            timings=(timing,),
+            ties=1,
+            candidates=20,
+            worst_regret=0.02,
+            mean_regret=0.01,
+        ),
+        resources=Resources(shared_bytes=shared_bytes, registers=128, spill_bytes=0, num_warps=config.num_warps),
+        proof=Proof(
+            suite="quick",
+            suite_hash="25921e05",
+            where="gpu" if measured else "interpreter",
+            dtypes=("bf16", "fp16", "fp32") if measured else ("fp16", "fp32"),
+            probes=48,
+            worst_ratio=0.61,
+            worst_probe="ragged",
+            seed=0,
+            repeats=2,
+        ),
+        toolchain=toolchain,
+    )
+
+
+def file_of(gpu: str, entries: Iterable[TunedEntry]) -> TunedFile:
+    return TunedFile(gpu=gpu, op="forward", command=f"flashgen tune --gpu {gpu}", entries=tuple(entries))
+
+
+def write_configs(directory: Path, gpu: str, *entries: TunedEntry) -> Path:
+    """Writes the rules as `directory`/`gpu`/forward.yaml."""
+    path = tuned_path(directory, gpu, "forward")
+    write_tuned(path, file_of(gpu, entries))
+    return path
+
+
+def usual_entries(*head_dims: int, dtype: str = "bf16", **changes: Any) -> list[TunedEntry]:
+    """A rule for every variant of every head_dim."""
+    return [entry_of(spec_of(variant, dtype, d), **changes) for d in head_dims for variant in VARIANTS]  # type: ignore[arg-type]
+
+
+def usual_configs(directory: Path) -> Path:
+    """The configs of an H200 and the portable rules for head dims 64 and 128; returns `directory`."""
+    write_configs(directory, "nvidia-h200", *usual_entries(64, 128, BLOCK_M=128, tma=True, num_warps=8))
+    portable = [replace(e, dtypes=("bf16", "fp16")) for e in usual_entries(64, 128, measured=False, shared_bytes=24576)]
+    write_configs(directory, "portable", *portable)
+    return directory
