@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PIPE_WIDTH = 200  # columns where no terminal says how many: tables for grep should not wrap
+_PIPE_WIDTH = 10_000  # columns where no terminal reads: tables for grep do not wrap
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -25,10 +25,9 @@ def console(file: TextIO | None = None) -> Console:
 
     file = sys.stdout if file is None else file
     plain = not file.isatty()
-    width = _PIPE_WIDTH if plain and "COLUMNS" not in os.environ else None
     return Console(
         file=file,
-        width=width,
+        width=_PIPE_WIDTH if plain else None,
         color_system=None if plain or os.environ.get("NO_COLOR") else "auto",
         force_terminal=False if plain else None,
         highlight=False,
@@ -45,13 +44,15 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     screen = console()
     with screen.capture() as captured:
+        if title:
+            screen.print(title, style="bold")
         screen.print(table)
     print_line("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 

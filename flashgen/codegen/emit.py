@@ -118,23 +118,16 @@ def _require_any_length(portable: Iterable[RuleSet], request: EmitRequest) -> No
 def _content(
     request: EmitRequest, tables: dict[str, tuple[RuleSet, ...]], portable: tuple[RuleSet, ...], cases: frozenset[Case]
 ) -> ModuleContent:
-    used = {slug: _used(sets) for slug, sets in tables.items()}
+    used = {slug: entries for slug, sets in tables.items() if (entries := _used(sets))}
+    fallback = _used(portable)
     return ModuleContent(
         gpus=tuple(
-            GpuTable(
-                slug=slug,
-                pattern=device_pattern(slug),
-                comment=gpu_comment(slug, entries),
-                rows=_rows(tables[slug]),
-            )
-            for slug, entries in used.items()
-            if entries
+            GpuTable(slug=s, pattern=device_pattern(s), comment=gpu_comment(s, entries), rows=_rows(tables[s]))
+            for s, entries in used.items()
         ),
         portable=_rows(portable),
-        portable_shared_bytes=max(entry.resources.shared_bytes for entry in _used(portable)),
-        facts=facts_of(
-            {slug: entries for slug, entries in used.items() if entries}, _used(portable), cases, request.variants
-        ),
+        portable_shared_bytes=max(entry.resources.shared_bytes for entry in fallback),
+        facts=facts_of(used, fallback, cases, request.variants),
         command=request.command,
         version=__version__,
     )

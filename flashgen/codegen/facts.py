@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 
 from flashgen.codegen.device_names import device_name
@@ -17,7 +17,7 @@ _MASKS = {"full": "no mask", "causal": "causal (bottom-right)", "window": "slidi
 
 
 def facts_of(
-    gpus: dict[str, Sequence[TunedEntry]],
+    gpus: Mapping[str, Sequence[TunedEntry]],
     portable: Sequence[TunedEntry],
     cases: Iterable[Case],
     variants: Sequence[str],
@@ -61,7 +61,7 @@ def _described(slug: str) -> str:
     return f"{device_name(slug)} ({slug}, {KNOWN[slug].arch})" if slug in KNOWN else slug
 
 
-def _fallback(gpus: dict[str, Sequence[TunedEntry]]) -> str:
+def _fallback(gpus: Mapping[str, Sequence[TunedEntry]]) -> str:
     return "any other GPU runs the portable rules" if gpus else "no GPU in particular: rules that fit any"
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
 from multiprocessing import get_context
 from types import ModuleType
 from typing import Any
@@ -61,7 +62,7 @@ def compile_many(
         else:
             yield index, answer
     for index in lost:
-        ((_, answer),) = _pooled(pairs, [index], target, jobs=1)
+        ((_, answer),) = _pooled(pairs, [index], target, jobs)
         yield index, answer or Rejected(reason=Reason.CRASHED, detail=f"the compiler crashed on {pairs[index][1].key}")
 
 
@@ -69,16 +70,20 @@ def _pooled(
     pairs: Sequence[tuple[AttentionSpec, KernelConfig]], indices: Iterable[int], target: GpuTarget, jobs: int
 ) -> Iterator[tuple[int, Resources | Rejected | None]]:
     """(index, answer), with None for pairs whose process died."""
-    indices = list(indices)
-    if not indices:
-        return
-    with ProcessPoolExecutor(min(jobs, len(indices)), get_context("spawn"), _prepare) as pool:
-        futures = {pool.submit(compile_candidate, *pairs[index], target): index for index in indices}
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], None
+    pool = _pool(jobs)
+    futures = {pool.submit(compile_candidate, *pairs[index], target): index for index in indices}
+    for future in as_completed(futures):
+        try:
+            yield futures[future], future.result()
+        except BrokenProcessPool:
+            _pool.cache_clear()
+            yield futures[future], None
+
+
+@lru_cache(maxsize=1)
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    """The compiler processes, kept for the next batch: each takes seconds to import torch and triton."""
+    return ProcessPoolExecutor(jobs, get_context("spawn"), _prepare)
 
 
 def _prepare() -> None:

@@ -10,7 +10,6 @@ from flashgen import __version__
 from flashgen.assets import templates_dir
 from flashgen.outcome import Toolchain
 
-
 _KERNEL_TEMPLATES = ("kernel/*.jinja", "concern/*.jinja", "module/helpers.jinja")
 
 

@@ -54,7 +54,7 @@ def _detect() -> tuple[tuple[DetectedGpu, ...], str]:
         return (), f"{build} is a CPU build; {_driver(torch)}"
     try:
         gpus = _devices(torch)
-    except Exception as error:  # noqa: BLE001 - torch raises classes of its own that share no other base
+    except Exception as error:
         return (), f"{build} finds no usable GPU ({_first_line(error)}){_hidden()}; {_driver(torch)}"
     return gpus, "" if gpus else f"{build} counts 0 devices{_hidden()}; {_driver(torch)}"
 

@@ -12,16 +12,18 @@ from flashgen.verify.criterion import deviation, error_ratio
 from flashgen.verify.reference import Scoring, reference, standard
 from tests.verify.fused import fused, tf32
 
+QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
 _DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 
 
-def _inputs(dtype: torch.dtype, *, gain_v: float = 1.0, offset_v: float = 0.0) -> tuple[torch.Tensor, ...]:
+def _inputs(dtype: torch.dtype, *, gain_v: float = 1.0, offset_v: float = 0.0) -> QKV:
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(1, 2, rows, 64, generator=generator) for rows in (130, 257, 257))
     return q.to(dtype), k.to(dtype), (v * gain_v + offset_v).to(dtype)
 
 
-def _ratios(inputs: tuple[torch.Tensor, ...], scoring: Scoring, **fault: Any) -> tuple[float, float]:
+def _ratios(inputs: QKV, scoring: Scoring, **fault: Any) -> tuple[float, float]:
     """(out, lse) of the emulated kernel."""
     q, k, v = inputs
     results, expected, yardstick = (f(q, k, v, scoring) for f in (lambda *x: fused(*x, **fault), reference, standard))
@@ -67,10 +69,21 @@ def test_allowance_shrinks_with_the_values(dtype: torch.dtype) -> None:
     assert error_ratio(torch.zeros_like(yardstick), expected, yardstick) > 10.0
 
 
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_one_wrong_element_is_measured_by_the_values_too(dtype: torch.dtype) -> None:
+    expected = torch.full((1, 1, 8, 64), 2.0**-14).double()
+    result = expected.to(dtype)
+    rounding = 256 if dtype is torch.float32 else 1
+    result[0, 0, 3, 5] *= 1.0 + 4 * rounding * torch.finfo(dtype).eps
+    found = deviation(result, expected, expected.to(dtype))
+    assert found.measure == "largest error"
+    assert 2.0 < found.ratio < 5.0
+
+
 def test_one_wrong_row_does_not_drown() -> None:
     """The last row, of small outputs, beside rows whose outputs and standard errors are ten times as large."""
     inputs, scoring = _inputs(torch.bfloat16), Scoring(scale=0.125, right=0)
-    out, expected, yardstick = (f(*inputs, scoring)[0] for f in (fused, reference, standard))
+    out, expected, yardstick = fused(*inputs, scoring)[0], reference(*inputs, scoring)[0], standard(*inputs, scoring)[0]
     out[0, 0, -1] *= 1.03
     found = deviation(out, expected, yardstick)
     assert found.ratio > 1.0
@@ -127,9 +140,9 @@ def test_lse_is_judged_absolutely_below_one() -> None:
 
 def test_scale_of_the_values_does_not_matter() -> None:
     inputs, scoring = _inputs(torch.bfloat16), Scoring(scale=0.125)
-    triple = [f(*inputs, scoring)[0] for f in (fused, reference, standard)]
-    small = [x * 2.0**-40 for x in triple]
-    assert error_ratio(*small) == pytest.approx(error_ratio(*triple), rel=1e-6)
+    triple = fused(*inputs, scoring)[0], reference(*inputs, scoring)[0], standard(*inputs, scoring)[0]
+    result, expected, yardstick = (x * 2.0**-40 for x in triple)
+    assert error_ratio(result, expected, yardstick) == pytest.approx(error_ratio(*triple), rel=1e-6)
 
 
 def test_reference_that_rounds_is_refused() -> None:

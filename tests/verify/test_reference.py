@@ -10,10 +10,13 @@ import torch
 from flashgen.verify.reference import Scoring, reference, standard
 
 
-def _drawn(batch: int, heads_q: int, heads_k: int, seqlen_q: int, seqlen_k: int) -> tuple[torch.Tensor, ...]:
+def _drawn(
+    batch: int, heads_q: int, heads_k: int, seqlen_q: int, seqlen_k: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     shapes = ((heads_q, seqlen_q, 8), (heads_k, seqlen_k, 8), (heads_k, seqlen_k, 6))
-    return tuple(torch.randn(batch, *shape, generator=generator) for shape in shapes)
+    q, k, v = (torch.randn(batch, *shape, generator=generator) for shape in shapes)
+    return q, k, v
 
 
 def _spelled_out(
