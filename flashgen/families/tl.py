@@ -13,7 +13,6 @@ from flashgen.spec import AttentionSpec
 _BLOCKS = (16, 32, 64, 128, 256)
 _MAX_THREADS = 1024
 _MIN_CAPABILITY = 80  # below it triton lowers tl.dot to scalar FMAs: minutes in ptxas, and no tensor cores
-_MIN_ROWS_PER_WARP = 8  # half of a matrix instruction's rows
 _MAX_ACCUMULATOR_REGISTERS = 224  # of the 255 that a thread can have; the rest holds P, addresses and row statistics
 
 
@@ -98,8 +97,9 @@ class TlFamily(Family):
         threads = config.num_warps * target.warp_size
         if threads > _MAX_THREADS:
             return f"{config.num_warps} warps are {threads} threads; a block has at most {_MAX_THREADS}"
-        if not spec.is_fp32 and config.BLOCK_M // config.num_warps < _MIN_ROWS_PER_WARP:
-            return f"{config.num_warps} warps share BLOCK_M {config.BLOCK_M}: under {_MIN_ROWS_PER_WARP} rows each"
+        least = 16 if 90 <= target.capability < 100 else 8  # wgmma gives a warp 16 rows, mma can split columns too
+        if not spec.is_fp32 and config.BLOCK_M // config.num_warps < least:
+            return f"{config.num_warps} warps share BLOCK_M {config.BLOCK_M}: under {least} rows each"
         if (per_thread := config.BLOCK_M * (spec.block_dv + config.BLOCK_N) // threads) > _MAX_ACCUMULATOR_REGISTERS:
             return (
                 f"accumulator and scores take {per_thread} registers a thread; over {_MAX_ACCUMULATOR_REGISTERS} spill"

@@ -59,7 +59,7 @@ def step_cost(
     return StepCost(
         mma=fit.mma * mma,
         softmax=fit.ex2 * ex2 + fit.elementwise * elementwise + fit.rescale * rescale,
-        load=fit.load * load * (1 if config.num_stages > 2 else 2),
+        load=load * {1: 1.0, 2: 2 * fit.load}.get(config.num_stages, fit.load),  # with one stage nothing hides it
         spill=fit.spill * resources.spill_bytes,
     )
 

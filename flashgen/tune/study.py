@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # and what came of it.
 _OWNER, _CONFIG, _SKIPPED, _OUTCOME = "owner", "config", "skipped", "outcome"
 _CONSTRAINT = "gates left"
+_STARTUP_TRIALS = 4  # random ones before the model: Optuna's 10 would be a whole small budget
 _UNCLAIMED_FOR = timedelta(seconds=10)  # a live process claims its trial within milliseconds
 
 
@@ -162,7 +163,9 @@ def _sampler(seed: int) -> BaseSampler:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, **by_function)
+        return optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_STARTUP_TRIALS, **by_function
+        )
 
 
 def _constrain(trial: Trial, outcome: Evaluated | Fallen) -> None:
