@@ -1,0 +1,98 @@
+"""The contract of templates/: what they may read, how they are written; the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import jinja2
+import pytest
+from jinja2 import meta, nodes
+
+from flashgen.assets import templates_dir
+from flashgen.codegen.environment import make_environment
+from flashgen.codegen.module import ModuleView
+from flashgen.families import TlConfig
+from flashgen.spec import AttentionSpec
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = sorted(path.relative_to(templates_dir()).as_posix() for path in templates_dir().rglob("*.jinja"))
+SKELETONS = ["kernel/forward_tl.py.jinja", "module/module.py.jinja"]
+KERNEL_NAMES = {"spec", "config", "name", "masked"}
+MODULE_NAMES = {"module"}
+
+
+def source(name: str) -> str:
+    return (templates_dir() / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def environment() -> jinja2.Environment:
+    return make_environment(templates_dir())
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_read_only_the_names_of_their_contract(name: str, environment: jinja2.Environment) -> None:
+    allowed = MODULE_NAMES if name.startswith("module/") else KERNEL_NAMES
+    assert meta.find_undeclared_variables(environment.parse(source(name))) <= allowed
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_attribute_that_a_template_reads_exists(name: str, environment: jinja2.Environment) -> None:
+    known = {
+        "spec": {f.name for f in fields(AttentionSpec)} | set(dir(AttentionSpec)),
+        "config": {f.name for f in fields(TlConfig)} | set(dir(TlConfig)),
+        "module": set(re.findall(r"self\.(\w+)", (ROOT / "flashgen/codegen/module.py").read_text()))
+        | set(dir(ModuleView)),
+    }
+    for read in environment.parse(source(name)).find_all(nodes.Getattr):
+        if isinstance(read.node, nodes.Name) and read.node.name in known:
+            assert read.attr in known[read.node.name], f"{name} reads {read.node.name}.{read.attr}"
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_template_fights_whitespace(name: str) -> None:
+    assert not re.search(r"\{[%{]-|-[%}]\}", source(name))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_template_says_what_it_is(name: str) -> None:
+    assert source(name).startswith("{#")
+
+
+def test_every_fragment_is_included_somewhere() -> None:
+    included = {found for name in TEMPLATES for found in re.findall(r'include "([^"]+)"', source(name))}
+    assert set(TEMPLATES) - included == set(SKELETONS)
+
+
+@pytest.mark.parametrize("name", [*SKELETONS, "kernel/forward_tl_tile.jinja"])
+def test_skeletons_read_as_code(name: str) -> None:
+    """At most a quarter of a skeleton's lines choose between lines; includes only name what stands there."""
+    lines = [line for line in source(name).splitlines() if line.strip()]
+    choices = [line for line in lines if "{%" in line and "include" not in line]
+    assert len(choices) <= len(lines) / 4 + 3
+
+
+def _emit(seed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flashgen.cli", "emit", "--gpu", "h200", *arguments]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=120, check=False)
+
+
+def test_the_same_configs_give_the_same_bytes_whatever_the_hash_seed() -> None:
+    first, second = _emit("1"), _emit("2")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    assert "def flash_attention(" in first.stdout
+
+
+def test_the_committed_example_is_what_the_committed_configs_emit() -> None:
+    """The golden module: a change of template or config shows as a diff of a file that reviewers read.
+
+    To accept one: flashgen emit --gpu h200 --out examples/flash_attention_h200.py
+    """
+    check = _emit("0", "--check", "--out", "examples/flash_attention_h200.py")
+    assert check.returncode == 0, check.stdout + check.stderr
