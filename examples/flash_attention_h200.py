@@ -24,11 +24,11 @@ Notation in the kernels:
 SPDX-License-Identifier: Apache-2.0
 """
 
-import contextlib
 import functools
 import math
 import re
 import sys
+import threading
 import warnings
 from typing import NamedTuple
 
@@ -1182,10 +1182,18 @@ TUNED = [
 # What the portable rules need at most on any GPU they were compiled for, in bytes.
 PORTABLE_SHARED_BYTES = 53248
 
-# (head_dim, head_dim_v) pairs by dtype.
+# The variants that the module holds, by dtype and (head_dim, head_dim_v).
 SERVED = {
-    torch.bfloat16: [(64, 64), (128, 128), (256, 256)],
-    torch.float16: [(64, 64), (128, 128), (256, 256)],
+    torch.bfloat16: {
+        (64, 64): ("full", "causal", "window", "window_softcap"),
+        (128, 128): ("full", "causal", "window", "window_softcap"),
+        (256, 256): ("full", "causal", "window", "window_softcap"),
+    },
+    torch.float16: {
+        (64, 64): ("full", "causal", "window", "window_softcap"),
+        (128, 128): ("full", "causal", "window", "window_softcap"),
+        (256, 256): ("full", "causal", "window", "window_softcap"),
+    },
 }
 
 INTERPRETED = triton.knobs.runtime.interpret
@@ -1295,6 +1303,9 @@ def _launch(config, q, k, v, out, lse, qk_scale, scalars) -> None:
 # One namespace an import, so that two vendored modules can live in one process.
 _NAMESPACE = "flashgen_" + re.sub(r"\W", "_", __name__)
 
+# Triton's interpreter patches triton.language while a kernel runs, so threads take turns there.
+_INTERPRETER = threading.Lock()
+
 
 def _variant(seqlen_q: int, seqlen_k: int, left: int, right: int, softcap: float) -> str:
     """The cheapest kernel that masks with these bounds, where -1 and bounds that reach past the end are infinite."""
@@ -1318,7 +1329,7 @@ def _execute(rule, q, k, v, out, lse, softmax_scale, left, right, softcap) -> No
         qk_scale, scalars = math.log2(math.e), (softmax_scale, softcap)
     if rule.variant.startswith("window"):
         scalars += (left if 0 <= left < seqlen_k else seqlen_k, right if 0 <= right < seqlen_q else seqlen_q)
-    with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
+    with torch.cuda.device(q.device) if q.is_cuda else _INTERPRETER:
         _launch(rule.config, q, k, v, out, lse, qk_scale, scalars)
 
 
@@ -1390,20 +1401,41 @@ def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str
         raise ValueError(f"q is {q.dtype}; this module serves {', '.join(map(str, SERVED))}")
     if (q.shape[-1], v.shape[-1]) not in SERVED[q.dtype]:
         raise ValueError(
-            f"q has head_dim {q.shape[-1]} and v {v.shape[-1]}; this module serves {SERVED[q.dtype]} in {q.dtype}. "
-            f"For others: flashgen emit --head-dim {q.shape[-1]}"
+            f"q has head_dim {q.shape[-1]} and v {v.shape[-1]}; this module serves {list(SERVED[q.dtype])} in {q.dtype}"
+            f" (for others: flashgen emit --head-dim {q.shape[-1]})"
         )
     if max(q.shape[0] * q.shape[heads] * q.shape[rows], 2 * q.shape[rows], 2 * k.shape[rows]) >= 2**31:
         raise ValueError(f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}; allowed: 2**31 rows, 2**30 a sequence")
 
 
-def _check_scores(softmax_scale: float, window: tuple[int, int], softcap: float) -> None:
-    if not 0.0 <= softmax_scale < math.inf:
-        raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a finite number, at least 0")
-    if not 0.0 <= softcap < math.inf:
-        raise ValueError(f"softcap is {softcap!r}; allowed: a finite number above 0, or 0 for none")
-    if len(window) != 2 or any(isinstance(x, bool) or not isinstance(x, int) or x < -1 for x in window):
+def _check_scores(causal: bool, softmax_scale: float | None, window: tuple[int, int] | None, softcap: float) -> None:
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal is {causal!r}; allowed: a bool")
+    for name, x in (("softmax_scale", softmax_scale), ("softcap", softcap)):
+        if x is None and name == "softmax_scale":
+            continue
+        if isinstance(x, bool) or not isinstance(x, (int, float)) or not 0.0 <= x < math.inf:
+            least = "at least 0" if name == "softmax_scale" else "above 0, or 0 for none"
+            raise ValueError(f"{name} is {x!r}; allowed: a finite number, {least}")
+    if window is None:
+        return
+    if not isinstance(window, (tuple, list)) or len(window) != 2 or any(type(x) is not int or x < -1 for x in window):
         raise ValueError(f"window is {window!r}; allowed: (left, right), integers of at least -1, where -1 is infinite")
+
+
+def _check_held(q, k, v, layout, causal, window, softcap, left, right) -> None:
+    """Raises ValueError where the module holds no kernel for this mask or softcap."""
+    rows = 1 if layout == "bshd" else 2
+    variant = _variant(q.shape[rows], k.shape[rows], left, right, softcap)
+    held = SERVED[q.dtype][q.shape[-1], v.shape[-1]]
+    if variant in held:
+        return
+    name, value = ("softcap", softcap) if softcap else ("causal", causal) if window is None else ("window", window)
+    option = {"window_softcap": "--softcap", "window": "--window", "full": "--no-causal", "causal": "--causal"}[variant]
+    raise ValueError(
+        f"{name} is {value!r}; this module holds {', '.join(held)} for head_dim {q.shape[-1]} in {q.dtype}. "
+        f"For others: flashgen {'emit' if variant.startswith('window') else 'tune'} {option}"
+    )
 
 
 def flash_attention(
@@ -1435,15 +1467,15 @@ def flash_attention(
     Raises:
         TypeError, ValueError: before any launch; the text names the argument, what it was and what is allowed.
     """
-    if isinstance(q, torch.Tensor) and torch.is_autocast_enabled(q.device.type):
+    _check_scores(causal, softmax_scale, window, softcap)
+    if isinstance(q, torch.Tensor) and q.device.type in ("cuda", "cpu") and torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     _check_tensors(q, k, v)
     _check_shapes(q, k, v, layout)
     softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    left, right = window = (-1, -1) if window is None else tuple(window)
-    if causal:
-        window = left, right = left, 0
-    _check_scores(softmax_scale, window, softcap)
+    left, right = (-1, -1) if window is None else window
+    right = 0 if causal else right
+    _check_held(q, k, v, layout, causal, window, softcap, left, right)
     out, lse = _forward(q, k, v, float(softmax_scale), left, right, float(softcap), layout)
     return (out, lse) if return_lse else out
 
@@ -1469,7 +1501,7 @@ def flash_attn_func(
         raise ValueError(f"dropout_p is {dropout_p!r}; this module holds no dropout: allowed: 0.0")
     if alibi_slopes is not None:
         raise ValueError("alibi_slopes is given; this module holds no ALiBi kernel: allowed: None")
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    q, k, v = (x.contiguous() if isinstance(x, torch.Tensor) and x.stride(-1) != 1 else x for x in (q, k, v))
     out, lse = flash_attention(
         q, k, v, causal=causal, softmax_scale=softmax_scale, window=window_size, softcap=softcap, return_lse=True
     )
@@ -1553,11 +1585,16 @@ def _run(rule: Rule, q, k, v, left, right, softcap) -> tuple[torch.Tensor, torch
     return out, lse
 
 
+def _shown(rule: Rule) -> list[torch.dtype]:
+    """The dtypes that a rule is run in: under the interpreter fp16 stands in for bf16, whose kernel text it shares."""
+    return list(dict.fromkeys(torch.float16 if INTERPRETED and x == torch.bfloat16 else x for x in rule.dtypes))
+
+
 def main() -> int:
     """Proves every kernel this device may run, prints a table, and returns 1 if one is not exact."""
     device = torch.device("cpu" if INTERPRETED else "cuda")
     if INTERPRETED:
-        print("Triton's interpreter: shows fp16 and fp32; its bf16 arithmetic is wrong, so bf16 is not shown here.")
+        print("Triton's interpreter, whose bf16 arithmetic is wrong: bf16 is not shown here, its kernels run in fp16.")
     elif not torch.cuda.is_available():
         print("No GPU. To run the kernels in Triton's interpreter: TRITON_INTERPRET=1 python", sys.argv[0])
         return 3
@@ -1566,9 +1603,7 @@ def main() -> int:
     print(f"{'kernel':44} {'dtype':9} {'head_dim':>8} {'tile':>9} {'error/allowed':>13}")
     failed = 0
     for rule in _rules_of(device):
-        for dtype in rule.dtypes:
-            if INTERPRETED and dtype == torch.bfloat16:
-                continue
+        for dtype in _shown(rule):
             worst = _prove(rule, dtype, device)
             failed += not worst <= 1.0
             heads = f"{rule.head_dim}" if rule.head_dim == rule.head_dim_v else f"{rule.head_dim}/{rule.head_dim_v}"

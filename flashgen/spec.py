@@ -50,6 +50,9 @@ class AttentionSpec:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_HEAD_DIM:
                 raise SpecError(f"{name} {value!r} is not an integer from 1 to {MAX_HEAD_DIM}")
+        for name in ("causal", "window", "softcap"):
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"{name} {getattr(self, name)!r} is neither True nor False")
         if self.causal and self.window:
             raise SpecError("causal and window are one mask: a causal window has window=True and right bound 0")
 

@@ -146,8 +146,11 @@ def _print_checks(found: list[dict[str, Any]]) -> None:
     for each in found:
         if each["error"]:
             print_line(each["error"])
-        for change, count in each["made_with"].items():
-            print_line(f"{each['path']}: {count} of {each['rules']} rules were made with other {change}")
+    totals: Counter[str] = Counter()
+    for each in found:
+        totals.update(each["made_with"])
+    for change, count in totals.items():
+        print_line(f"{count} rules were made with other {change}")
 
 
 def _exit_for(states: set[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashgen.codegen.environment import render
 from flashgen.codegen.kernel import Kernel, render_kernel
 from flashgen.config import KernelConfig
+from flashgen.errors import TemplateError
 from flashgen.spec import DTYPES, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -23,6 +24,12 @@ class Row:
     dtypes: tuple[str, ...]
     config: KernelConfig
     max_seqlen_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dtypes, tuple) or not set(self.dtypes) <= set(DTYPES):
+            raise TemplateError(f"dtypes {self.dtypes!r} is not a tuple of {', '.join(DTYPES)}")
+        if self.max_seqlen_k is not None and not isinstance(self.max_seqlen_k, int):
+            raise TemplateError(f"max_seqlen_k {self.max_seqlen_k!r} is neither an integer nor None")
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -58,14 +65,23 @@ class ModuleContent:
     version: str
     filename: str = "flash_attention.py"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.portable_shared_bytes, int):
+            raise TemplateError(f"portable_shared_bytes {self.portable_shared_bytes!r} is not an integer")
+        if not isinstance(self.facts, tuple):
+            raise TemplateError(f"facts {self.facts!r} is not a tuple of lines")
+        for name in ("command", "version", "filename"):
+            if not isinstance(getattr(self, name), str):
+                raise TemplateError(f"{name} {getattr(self, name)!r} is not text")
+
 
 class ModuleView:
     """What the module's templates read."""
 
     def __init__(self, content: ModuleContent) -> None:
         self.content = content
-        self.version, self.command = content.version, content.command
-        self.filename, self.facts = content.filename, content.facts
+        self.version, self.command = content.version, _docstring_text(content.command)
+        self.filename, self.facts = content.filename, [_docstring_text(fact) for fact in content.facts]
         self.portable_shared_bytes = content.portable_shared_bytes
         self.rows = [row for table in content.gpus for row in table.rows] + list(content.portable)
         self.kernels = _distinct_kernels(self.rows)
@@ -77,14 +93,24 @@ class ModuleView:
         self.has_maxnreg = self._any_knob("maxnreg")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [_table_view(table) for table in (*content.gpus, portable)]
-        self.gpus = [{"pattern": table.pattern, "table": table.name} for table in content.gpus]
+        self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
         self.served = _served(content.portable)
+        self.variants = [variant for variant in _VARIANT_ORDER if variant in variants]
 
     def _any_knob(self, name: str) -> bool:
         return any(row.config.knobs().get(name) for row in self.rows)
 
 
 _PORTABLE_COMMENT = "For any GPU, and for tensors that TMA cannot describe: small tiles, loaded through pointers."
+
+
+def _docstring_text(text: str) -> str:
+    """`text` as it must stand between triple quotes to be read back unchanged."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+
+
+def _pattern_literal(pattern: str) -> str:
+    return repr(pattern) if '"' in pattern else f'r"{pattern}"'
 
 
 def _distinct_kernels(rows: Iterable[Row]) -> list[Kernel]:
@@ -135,17 +161,28 @@ def _table_view(table: GpuTable) -> dict[str, object]:
     return {"name": table.name, "comment": table.comment, "rows": rows}
 
 
-def _served(rows: Iterable[Row]) -> list[dict[str, str]]:
-    """Per dtype, the (head_dim, head_dim_v) pairs that the portable rows cover."""
-    pairs: dict[str, set[tuple[int, int]]] = {}
+def _served(rows: Iterable[Row]) -> list[dict[str, object]]:
+    """Per dtype and (head_dim, head_dim_v), the variants that the portable rows cover."""
+    held: dict[str, dict[tuple[int, int], set[str]]] = {}
     for row in rows:
         for dtype in row.dtypes:
-            pairs.setdefault(dtype, set()).add((row.spec.head_dim, row.spec.head_dim_v))
+            pair = (row.spec.head_dim, row.spec.head_dim_v)
+            held.setdefault(dtype, {}).setdefault(pair, set()).add(row.spec.variant)
     return [
-        {"dtype": _TORCH_DTYPES[dtype], "pairs": ", ".join(map(str, sorted(pairs[dtype])))}
+        {
+            "dtype": _TORCH_DTYPES[dtype],
+            "pairs": [
+                {"pair": str(pair), "variants": _tuple_literal([v for v in _VARIANT_ORDER if v in variants])}
+                for pair, variants in sorted(held[dtype].items())
+            ],
+        }
         for dtype in DTYPES
-        if dtype in pairs
+        if dtype in held
     ]
+
+
+def _tuple_literal(words: list[str]) -> str:
+    return "(" + ", ".join(f'"{word}"' for word in words) + ("," if len(words) == 1 else "") + ")"
 
 
 def render_module(content: ModuleContent) -> str:
