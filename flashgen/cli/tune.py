@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flashgen.spec import AttentionSpec
     from flashgen.tune.result import TuneResult
 
-HEAD_DIMS = (64, 128, 256)
 INTERRUPTED = 130
 _NOT_FOR_PORTABLE = ("workload", "preset", "trials", "timeout", "storage", "study", "require_gpu")
 
@@ -49,13 +48,13 @@ class Asked:
 
     @property
     def specs(self) -> tuple[AttentionSpec, ...]:
-        from flashgen.tune.request import specs_of
+        from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
 
         masks = {None: ("full", "causal"), True: ("causal",), False: ("full",)}[self.causal]
         # The kernels for windows take over the finalists of the causal search, so that they cost little beside it.
         windows = self.causal is not False if self.window is None else self.window
         variants = (*masks, "window", "window_softcap") if windows else masks
-        return specs_of(self.head_dims or HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants)
+        return specs_of(self.head_dims or USUAL_HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants)
 
     def command(self, gpu: str) -> str:
         """What makes the same rules again; without what only says where, how fast and in how many goes."""

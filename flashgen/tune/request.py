@@ -14,7 +14,7 @@ from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec, Dtype, Workload
 from flashgen.tune.workloads import TRIALS, Preset, default_workloads
 
-USUAL_HEAD_DIMS = (64, 96, 128, 192, 256)
+USUAL_HEAD_DIMS = (64, 128, 256)
 VARIANTS = ("full", "causal", "window", "window_softcap")
 
 
