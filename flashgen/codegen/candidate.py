@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from flashgen import __version__
 from flashgen.codegen.module import ModuleContent, Row, render_module
 from flashgen.config import KernelConfig
 from flashgen.spec import AttentionSpec
+
+_LINE_LENGTH = 120
 
 
 def candidate_source(spec: AttentionSpec, config: KernelConfig) -> str:
@@ -19,7 +23,7 @@ def candidate_source(spec: AttentionSpec, config: KernelConfig) -> str:
         gpus=(),
         portable=(row,),
         portable_shared_bytes=0,
-        facts=(f"A candidate: {spec.key}, {config.key}",),
+        facts=(f"A candidate for {spec.key}:", *wrap(config.key.replace(",", ", "), _LINE_LENGTH)),
         command="flashgen tune",
         version=__version__,
     )

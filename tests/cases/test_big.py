@@ -53,26 +53,25 @@ def spread(x, dim):
     view = torch.empty(2 * STRIDE + x.numel(), dtype=x.dtype).as_strided(x.shape, strides)
     return view.copy_(x)
 
-q, k, v = (torch.randn(3, 3, 3, 16).half() for _ in "qkv")  # [Z, H, S, D]
-for causal in (False, True):
-    for window in (None, (1, 1)):
-        call = lambda *x: module.flash_attention(*x, causal=causal, window=window, return_lse=True, layout="bhsd")
-        expected = call(q, k, v)
-        for dim in range(3):
-            for i in range(3):
-                given = [q, k, v]
-                given[i] = spread(given[i], dim)
-                assert all(map(torch.equal, call(*given), expected)), (causal, window, dim, "qkv"[i])
+MASKS = {"full": (-1, -1), "causal": (-1, 0), "window": (1, 1)}
+for dim, (batch, heads) in enumerate([(3, 1), (1, 3), (1, 1)]):  # of [Z, H, S, D]
+    q, k, v = (torch.randn(batch, heads, 3, 16).half() for _ in "qkv")
+    for rule in module._rules_of(q.device):
+        if rule.variant not in MASKS or getattr(rule.config, "tma", False) != (sys.argv[2] == "tma"):
+            continue
 
-scale, variants = 0.25, {"full": (-1, -1), "causal": (-1, 0), "window": (1, 1)}
-for rule in module._rules_of(q.device):
-    if rule.variant in variants and getattr(rule.config, "tma", False) == (sys.argv[2] == "tma"):
-        out, lse = torch.empty_like(q), torch.empty(3, 3, 3)
-        module._execute(rule, q, k, v, out, lse, scale, *variants[rule.variant], 0.0)
-        for dim in range(3):
-            wide = spread(torch.zeros_like(q), dim)
-            module._execute(rule, q, k, v, wide, lse, scale, *variants[rule.variant], 0.0)
-            assert torch.equal(wide, out), (rule.variant, dim, "out")
+        def attend(q, k, v, out):
+            lse = torch.empty(batch, heads, 3)
+            module._execute(rule, q, k, v, out, lse, 0.25, *MASKS[rule.variant], 0.0)
+            return out
+
+        expected = attend(q, k, v, torch.empty_like(q))
+        for i in range(4):
+            given = [q, k, v, torch.zeros_like(q)]
+            given[i] = spread(given[i], dim)
+            assert torch.equal(attend(*given), expected), (rule.variant, dim, "qkvo"[i])
+    out = module.flash_attention(*(spread(x, dim) for x in (q, k, v)), softmax_scale=0.25, layout="bhsd")
+    assert torch.equal(out, module.flash_attention(q, k, v, softmax_scale=0.25, layout="bhsd"))
 print("all equal")
 """
 

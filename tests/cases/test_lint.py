@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.codegen.candidate import candidate_source
-from flashgen.codegen.module import ModuleContent, render_module
+from flashgen.codegen.module import ModuleContent, Row, render_module
 from flashgen.spec import DTYPES, Dtype
 from tests.kernels.emission import VARIANTS, content_of, every_kernel, rows_of
 
@@ -64,7 +63,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("kernels")
     for dtype in DTYPES:
         for i, (spec, config) in enumerate(every_kernel(dtype)):
-            (directory / f"{dtype}_{i}.py").write_text(candidate_source(spec, config))
+            content = content_of((Row(spec=spec, dtypes=(dtype,), config=config),))
+            (directory / f"{dtype}_{i}.py").write_text(render_module(content))
     return directory
 
 
