@@ -30,6 +30,8 @@ class Fit:
     rescale: float = 5.0  # fp32 operations an accumulator element and step
     load: float = 0.075  # share of a tile's L2 time that a deep pipeline leaves exposed; twice that with 2 stages
     spill: float = 4.8  # cycles a spilled byte and step
+    pointers: float = 1.06  # of a step on a GPU with TMA whose config does not use it
+    short_first: float = 1.02  # of a causal call whose longest tiles do not start first
 
 
 H200 = Fit()
@@ -86,7 +88,10 @@ def predict(
     cost = step_cost(spec, config, target, resources, fit)
     groups = max(1.0, resident * config.num_warps / _WARPS_PER_GROUP)
     long, short = max(cost.mma, cost.softmax), min(cost.mma, cost.softmax)
+    knobs = config.knobs()
     cycles = long + (short + cost.load) / groups + cost.spill
+    cycles *= fit.pointers if target.has_tma and not knobs.get("tma") else 1.0
+    cycles *= fit.short_first if spec.causal and not knobs.get("longest_first") else 1.0
     busy = min(target.sm_count, workload.batch * workload.heads_q * -(-workload.seqlen_q // config.BLOCK_M))
     chip_us = cycles * steps(spec, config, workload) / busy / target.clock_hz * 1e6
     hbm_us = workload.min_bytes(spec) / target.hbm_bytes_per_s * 1e6

@@ -105,19 +105,19 @@ def test_the_counts_add_up_and_every_fall_has_its_reason(kind: str) -> None:
         proof=lambda c: rejected(Reason.INEXACT) if c.config.num_stages == 3 else plain_proof(c),
     )
     watch = Watch()
-    result = one(run(stages, request(trials=60, present=kind == "measured"), watch))
+    result = one(run(stages, request(trials=120, present=kind == "measured"), watch))
     counts, reasons = result.counts, result.reasons
     assert counts.enumerated == len(list(TL.space(CAUSAL, H200)))
-    assert counts.tried == len(result.trials) == len(watch.records) == 60
+    assert counts.tried == len(result.trials) == len(watch.records) == 120
     bound = counts.enumerated - counts.fit
     if kind == "measured":
         assert counts.enumerated >= counts.fit >= counts.tried >= counts.compiled >= counts.exact >= counts.timed > 0
         assert len(result.rejected) == bound + counts.tried - counts.timed
         assert reasons[Reason.INEXACT] == counts.compiled - counts.exact > 0
     assert sum(reasons.values()) == len(result.rejected)
-    assert reasons[Reason.COMPILE] + reasons[Reason.SPILLS] + reasons[Reason.SRAM] - bound == 60 - counts.compiled
+    assert reasons[Reason.COMPILE] + reasons[Reason.SPILLS] + reasons[Reason.SRAM] - bound == 120 - counts.compiled
     assert {Reason.LAUNCH, Reason.TIMING} <= reasons.keys()
-    assert watch.begun == [(CAUSAL.key, counts.enumerated, counts.fit, 60)]
+    assert watch.begun == [(CAUSAL.key, counts.enumerated, counts.fit, 120)]
 
 
 def test_a_predicted_run_proves_only_what_would_win() -> None:
