@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cases.tally import CaseTally
 from tests.kernels.emission import Emitter
+
+# How long a draw takes is the machine's doing, not the code's.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -43,6 +43,13 @@ def test_same_source_needs_other_resources_on_other_archs(cold_cache: Path) -> N
     assert a100[0].shared_bytes != h200[0].shared_bytes  # type: ignore[union-attr]
 
 
+def test_one_process_answers_for_each_target_anew(cold_cache: Path) -> None:
+    staged = TlConfig(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+    answers = [dict(compile_many([(SPEC, staged)], find_gpu(gpu), 1))[0] for gpu in ("h200", "a100")]
+    assert all(isinstance(answer, Resources) for answer in answers)
+    assert len({answer.shared_bytes for answer in answers if isinstance(answer, Resources)}) == 2
+
+
 def test_answers_come_from_the_cache_the_second_time(cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = dict(compile_many([(SPEC, PLAIN)], find_gpu("a100"), 1))
     monkeypatch.setattr(crosscompile, "_pooled", lambda *_: iter(()))
