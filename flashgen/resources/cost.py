@@ -30,6 +30,8 @@ class Fit:
     rescale: float = 5.0  # fp32 operations an accumulator element and step
     load: float = 0.075  # share of a tile's L2 time that a deep pipeline leaves exposed; twice that with 2 stages
     spill: float = 4.8  # cycles a spilled byte and step
+    # Not fitted: what decides between configs that the terms above cannot tell apart. In benchmarks/data/ the best
+    # causal config takes 584.5 us with TMA and 623.6 with pointers; of the order of tiles only the direction is known.
     pointers: float = 1.06  # of a step on a GPU with TMA whose config does not use it
     short_first: float = 1.02  # of a causal call whose longest tiles do not start first
 
