@@ -58,8 +58,8 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """The record that a kernel was shown to be exact attention (design: every output within 2x the error of standard
-    attention in the same dtype, against float64).
+    """The record that a kernel was shown to be exact attention: against float64, every output within 2x the error of
+    standard attention in the same dtype, every gradient within 3x.
 
     `where` is `gpu` or `interpreter`. `worst_ratio` is the largest error over its allowance (passing is <= 1) and
     `worst_probe` the probe that gave it. `dtypes` lists the dtypes that were run: the interpreter cannot show bf16.
@@ -83,4 +83,4 @@ class Toolchain:
     flashgen: str
     triton: str
     torch: str
-    templates: str  # twelve hex digits over every template
+    kernels: str  # twelve hex digits over the text of a rule's kernels; of a study, over every template of kernels

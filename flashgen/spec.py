@@ -7,10 +7,12 @@ from typing import Literal
 
 from flashgen.errors import SpecError
 
-Op = Literal["forward"]
+Op = Literal["forward", "backward"]
 Dtype = Literal["fp16", "bf16", "fp32"]
 
-OPS: tuple[Op, ...] = ("forward",)
+OPS: tuple[Op, ...] = ("forward", "backward")
+MASKS = ("full", "causal", "window")
+FEATURES = ("softcap", "alibi", "bias", "sink", "dropout")  # what may change scores or probabilities, in variant order
 DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
 BYTES_PER_ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4}
 MAX_HEAD_DIM = 256
@@ -27,7 +29,10 @@ class AttentionSpec:
     """One attention function; equal specs render to equal kernels.
 
     `causal` is aligned bottom-right: query i sees key j iff j <= i + seqlen_k - seqlen_q. `window` makes the two
-    bounds of a sliding window arguments of the kernel (they subsume causal), `softcap` likewise its cap.
+    bounds of a sliding window arguments of the kernel (they subsume causal), `softcap` likewise its cap. Scores are
+    softcap * tanh(softmax_scale * qk / softcap) - slope * |i + seqlen_k - seqlen_q - j| (`alibi`) + bias[i, j]
+    (`bias`); `sink` adds exp(sink) of the head to the softmax's denominator, `dropout` drops probabilities by a
+    generator keyed by seed and offset.
 
     Raises:
         SpecError: a field holds what no family can render.
@@ -40,6 +45,10 @@ class AttentionSpec:
     causal: bool = False
     window: bool = False
     softcap: bool = False
+    alibi: bool = False
+    bias: bool = False
+    sink: bool = False
+    dropout: bool = False
 
     def __post_init__(self) -> None:
         if self.op not in OPS:
@@ -50,11 +59,34 @@ class AttentionSpec:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_HEAD_DIM:
                 raise SpecError(f"{name} {value!r} is not an integer from 1 to {MAX_HEAD_DIM}")
-        for name in ("causal", "window", "softcap"):
+        for name in ("causal", "window", *FEATURES):
             if not isinstance(getattr(self, name), bool):
                 raise SpecError(f"{name} {getattr(self, name)!r} is neither True nor False")
         if self.causal and self.window:
             raise SpecError("causal and window are one mask: a causal window has window=True and right bound 0")
+
+    @classmethod
+    def of_variant(
+        cls, variant: str, *, dtype: Dtype, head_dim: int, head_dim_v: int | None = None, op: Op = "forward"
+    ) -> AttentionSpec:
+        """The spec whose `variant` this is.
+
+        Raises:
+            SpecError: a word that is no mask or feature, or words in another order.
+        """
+        mask, *features = variant.split("_")
+        if mask not in MASKS or features != [feature for feature in FEATURES if feature in features]:
+            allowed = f"one of {', '.join(MASKS)} and then any of {', '.join(FEATURES)}"
+            raise SpecError(f"variant {variant!r} is not {allowed}, joined by _ in this order")
+        return cls(
+            op=op,
+            dtype=dtype,
+            head_dim=head_dim,
+            head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+            causal=mask == "causal",
+            window=mask == "window",
+            **dict.fromkeys(features, True),
+        )
 
     @property
     def mask(self) -> Literal["full", "causal", "window"]:
@@ -62,8 +94,17 @@ class AttentionSpec:
 
     @property
     def variant(self) -> str:
-        """The mask and the score function in one identifier, such as `causal` or `window_softcap`."""
-        return f"{self.mask}_softcap" if self.softcap else self.mask
+        """The mask and the features in one identifier, such as `causal` or `window_softcap_dropout`."""
+        return "_".join((self.mask, *self.features))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(feature for feature in FEATURES if getattr(self, feature))
+
+    @property
+    def scores_are_scaled(self) -> bool:
+        """Whether a kernel holds natural-log scores, which something is added to, rather than Q K^T as it is."""
+        return self.softcap or self.alibi or self.bias
 
     @property
     def element_bytes(self) -> int:
@@ -88,25 +129,45 @@ class AttentionSpec:
         return self.block_d != self.head_dim or self.block_dv != self.head_dim_v
 
     @property
-    def key_loops(self) -> tuple[tuple[str, str, bool], ...]:
-        """The kernel's loops over keys: first key, end, and whether a block may hold masked pairs."""
-        if self.causal:
-            return (("0", "n_full", False), ("n_full", "n_end", True))
-        if self.window:
-            return (("n_begin", "n_full", True), ("n_full", "n_full_end", False), ("n_full_end", "n_end", True))
-        return (("0", "n_full", False), ("n_full", "seqlen_k", True))
+    def key_loop(self) -> str:
+        """First key and end of a query tile's loop over blocks of keys."""
+        return {"full": "0, seqlen_k", "causal": "0, n_end", "window": "n_begin, n_end"}[self.mask]
+
+    @property
+    def key_loop_mask(self) -> str:
+        """When a block of that loop may hold pairs that are masked or past the end."""
+        return "start_n < n_full or start_n >= n_full_end" if self.window else "start_n >= n_full"
+
+    @property
+    def query_loop(self) -> str:
+        """First query and end of a key tile's loop over blocks of queries."""
+        return {"full": "0, seqlen_q", "causal": "m_begin, seqlen_q", "window": "m_begin, m_end"}[self.mask]
+
+    @property
+    def query_loop_mask(self) -> str:
+        """When a block of that loop may hold masked pairs; queries past the end have an infinite lse, no mask."""
+        outside = "start_m < m_full or start_m + BLOCK_M > m_full_end"
+        return {"full": "", "causal": "start_m < m_full", "window": outside}[self.mask]
 
     @property
     def may_mask_whole_row(self) -> bool:
-        """Whether a row of a visited block may see no key at all, now or so far."""
-        return self.mask != "full"
+        """Whether a row of a visited block may see no key at all, now or so far; a bias may be -inf."""
+        return self.mask != "full" or self.bias
 
     @property
     def doc(self) -> str:
-        """What the kernel computes, for its docstring."""
-        mask = {"full": "", "causal": ", causal", "window": ", in a sliding window"}[self.mask]
-        scores = "softcap * tanh(Q K^T / softcap)" if self.softcap else "Q K^T"
-        return f"Out = softmax({scores}) V{mask}, and its Lse, of BLOCK_M queries."
+        """What the forward kernel computes, for its docstring."""
+        return f"Out = softmax(scores) V and its Lse, of BLOCK_M queries; {self._described}."
+
+    def doc_backward(self, what: str) -> str:
+        """What a kernel of the backward computes, for its docstring."""
+        return f"{what}; {self._described}."
+
+    @property
+    def _described(self) -> str:
+        """The mask and the features in words: `causal`, or `sliding window, softcap, sink`."""
+        mask = {"full": "no mask", "causal": "causal", "window": "sliding window"}[self.mask]
+        return ", ".join((mask, *self.features))
 
     @property
     def dot_precision(self) -> str:
@@ -154,13 +215,15 @@ class Workload:
         return pairs / 2 if spec.causal else pairs
 
     def flops(self, spec: AttentionSpec) -> float:
-        """Matmul FLOPs as the field counts them: 2*D for QK and 2*Dv for PV a visible pair."""
+        """Matmul FLOPs as the field counts them: 2*D for QK and 2*Dv for PV a visible pair, 2.5 times that backward."""
         heads = self.batch * self.heads_q
-        return 2.0 * (spec.head_dim + spec.head_dim_v) * heads * self.visible_pairs(spec)
+        passes = 2.5 if spec.op == "backward" else 1.0
+        return passes * 2.0 * (spec.head_dim + spec.head_dim_v) * heads * self.visible_pairs(spec)
 
     def min_bytes(self, spec: AttentionSpec) -> float:
-        """HBM bytes if q, k, v and out move once each, and the fp32 lse is written once."""
+        """HBM bytes if q, k, v and out move once each, and the fp32 lse; backward also each gradient, once."""
         q_rows = self.batch * self.heads_q * self.seqlen_q
         k_rows = self.batch * self.heads_kv * self.seqlen_k
-        elements = (q_rows + k_rows) * (spec.head_dim + spec.head_dim_v)
+        passes = 2 if spec.op == "backward" else 1
+        elements = passes * (q_rows + k_rows) * (spec.head_dim + spec.head_dim_v)
         return float(elements * spec.element_bytes + 4 * q_rows)

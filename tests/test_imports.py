@@ -23,6 +23,7 @@ PACKAGE = Path(flashgen.__file__).parent
 LAYERS = (
     ("errors",),
     ("spec", "config", "outcome", "assets"),
+    ("variants",),
     ("hardware",),
     ("families",),
     ("resources",),

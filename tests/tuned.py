@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flashgen.families import TlConfig
+from flashgen.families import TL, TL_BACKWARD, Family
 from flashgen.outcome import Measurement, Prediction, Proof, Resources, Toolchain
-from flashgen.spec import AttentionSpec, Workload
+from flashgen.spec import OPS, AttentionSpec, Op, Workload
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
 from flashgen.store.evidence import Evidence, Timing
 from flashgen.store.files import tuned_path, write_tuned
 from tests.kernels.emission import VARIANTS, spec_of
 
-_TOOLS = Toolchain(flashgen="0.1.0", triton="3.7.1", torch="2.13.0", templates="0123456789ab")
+_TOOLS = Toolchain(flashgen="0.1.0", triton="3.7.1", torch="2.13.0", kernels="0123456789ab")
 _WORKLOAD = Workload(batch=4, heads_q=16, heads_kv=4, seqlen_q=1024, seqlen_k=1024)
+
+
+FAMILY_OF: dict[Op, Family] = {"forward": TL, "backward": TL_BACKWARD}
+USUAL_KNOBS: dict[Op, dict[str, Any]] = {
+    "forward": {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2},
+    "backward": {
+        "BLOCK_M": 32,
+        "BLOCK_N": 64,
+        "num_warps": 4,
+        "num_stages": 2,
+        "BLOCK_M_DQ": 64,
+        "BLOCK_N_DQ": 32,
+        "num_warps_dq": 4,
+        "num_stages_dq": 2,
+    },
+}
 
 
 def entry_of(
@@ -30,7 +46,7 @@ def entry_of(
     **knobs: Any,
 ) -> TunedEntry:
     """A rule for `spec` over the numbers of `keys`; `knobs` are those that are not the usual small tile's."""
-    config = TlConfig(**({"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2} | knobs))
+    config = FAMILY_OF[spec.op].config(USUAL_KNOBS[spec.op] | knobs)
     timing = (
         Timing.measured(spec, _WORKLOAD, Measurement(median_us=100.0, low_us=99.0, high_us=101.0, samples=50))
         if measured
@@ -67,25 +83,29 @@ def entry_of(
     )
 
 
-def file_of(gpu: str, entries: Iterable[TunedEntry]) -> TunedFile:
-    return TunedFile(gpu=gpu, op="forward", command=f"flashgen tune --gpu {gpu}", entries=tuple(entries))
+def file_of(gpu: str, entries: Iterable[TunedEntry], op: Op = "forward") -> TunedFile:
+    return TunedFile(gpu=gpu, op=op, command=f"flashgen tune --gpu {gpu}", entries=tuple(entries))
 
 
-def write_configs(directory: Path, gpu: str, *entries: TunedEntry) -> Path:
-    """Writes the rules as `directory`/`gpu`/forward.yaml."""
-    path = tuned_path(directory, gpu, "forward")
-    write_tuned(path, file_of(gpu, entries))
+def write_configs(directory: Path, gpu: str, *entries: TunedEntry, op: Op = "forward") -> Path:
+    """Writes the rules, which are all of `op`, as `directory`/`gpu`/<op>.yaml."""
+    path = tuned_path(directory, gpu, op)
+    write_tuned(path, file_of(gpu, entries, op))
     return path
 
 
-def usual_entries(*head_dims: int, dtype: str = "bf16", **changes: Any) -> list[TunedEntry]:
+def usual_entries(
+    *head_dims: int, dtype: str = "bf16", op: Op = "forward", variants: Iterable[str] = VARIANTS, **changes: Any
+) -> list[TunedEntry]:
     """A rule for every variant of every head_dim."""
-    return [entry_of(spec_of(variant, dtype, d), **changes) for d in head_dims for variant in VARIANTS]  # type: ignore[arg-type]
+    specs = (spec_of(variant, dtype, d, op=op) for d, variant in product(head_dims, variants))  # type: ignore[arg-type]
+    return [entry_of(spec, **changes) for spec in specs]
 
 
 def usual_configs(directory: Path) -> Path:
     """The configs of an H200 and the portable rules for head dims 64 and 128; returns `directory`."""
     write_configs(directory, "nvidia-h200", *usual_entries(64, 128, BLOCK_M=128, tma=True, num_warps=8))
-    portable = [replace(e, dtypes=("bf16", "fp16")) for e in usual_entries(64, 128, measured=False, shared_bytes=24576)]
-    write_configs(directory, "portable", *portable)
+    write_configs(directory, "nvidia-h200", *usual_entries(64, 128, op="backward", tma=True), op="backward")
+    for op in OPS:
+        write_configs(directory, "portable", *usual_entries(64, 128, op=op, measured=False, shared_bytes=24576), op=op)
     return directory

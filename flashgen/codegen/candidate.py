@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 
 from flashgen import __version__
-from flashgen.codegen.module import ModuleContent, Row, render_module
+from flashgen.codegen.module import ModuleContent, Row, render_kernel_text, render_module
 from flashgen.config import KernelConfig
 from flashgen.spec import AttentionSpec
 
@@ -18,13 +18,24 @@ def candidate_source(spec: AttentionSpec, config: KernelConfig) -> str:
     Raises:
         TemplateError: a template is wrong.
     """
-    row = Row(spec=spec, dtypes=(spec.dtype,), config=config)
-    content = ModuleContent(
+    return render_module(_content(spec, config))
+
+
+def candidate_kernels(spec: AttentionSpec, config: KernelConfig) -> str:
+    """The part of that module which runs on the GPU: its device functions and kernels.
+
+    Raises:
+        TemplateError: a template is wrong.
+    """
+    return render_kernel_text(_content(spec, config))
+
+
+def _content(spec: AttentionSpec, config: KernelConfig) -> ModuleContent:
+    return ModuleContent(
         gpus=(),
-        portable=(row,),
+        portable=(Row(spec=spec, dtypes=(spec.dtype,), config=config),),
         portable_shared_bytes=0,
         facts=(f"A candidate for {spec.key}:", *wrap(config.key.replace(",", ", "), _LINE_LENGTH)),
         command="flashgen tune",
         version=__version__,
     )
-    return render_module(content)

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from flashgen import __version__
 from flashgen.codegen.device_names import device_pattern, short_name
 from flashgen.codegen.facts import facts_of, gpu_comment
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
+from flashgen.codegen.request import EmitRequest
 from flashgen.codegen.rules import Case, Heads, RuleSet, cases_of, rule_sets
-from flashgen.codegen.sources import Source, gpu_source, joined, portable_sources
+from flashgen.codegen.sources import Source, gpu_source, joined, required_gpu_source, rule_sources
 from flashgen.errors import TemplateError, TunedConfigError
 from flashgen.spec import Dtype, Op
 from flashgen.store.directory import PORTABLE
 from flashgen.store.entry import TunedEntry
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmitRequest:
-    """A module for `gpus` (slugs; none: portable rules only), from the rules in `configs`, else from the shipped ones.
-
-    `head_dims` and `dtypes` are those to serve; empty, all that the GPUs' rules do. The softcap kernel masks by window
-    bounds, so that it comes with the window kernel only.
-    """
-
-    gpus: tuple[str, ...]
-    configs: Path
-    op: Op = "forward"
-    head_dims: tuple[int, ...] = ()
-    dtypes: tuple[Dtype, ...] = ()
-    window: bool = True
-    softcap: bool = True
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        masks = ("full", "causal", "window") if self.window else ("full", "causal")
-        return (*masks, "window_softcap") if self.window and self.softcap else masks
-
-    @property
-    def command(self) -> str:
-        """What makes the module again, but for the paths, which differ from one checkout to another."""
-        parts = ["flashgen emit"]
-        parts += [f"--gpu {short_name(slug)}" for slug in sorted(set(self.gpus)) or [PORTABLE]]
-        parts += [f"--op {self.op}"] if self.op != "forward" else []
-        parts += [f"--head-dim {head_dim}" for head_dim in sorted(set(self.head_dims))]
-        parts += [f"--dtype {dtype}" for dtype in sorted(set(self.dtypes))]
-        parts += ["--no-window"] if not self.window else [] if self.softcap else ["--no-softcap"]
-        return " ".join(parts)
+from flashgen.variants import PLAIN, SOFTCAP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,32 +29,70 @@ class Emission:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Files:
+    """The rules of one op: those of each GPU that has some, and the portable ones."""
+
+    op: Op
+    tuned: tuple[Source, ...]
+    fallback: tuple[Source, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Served:
+    """Of those the rules for what is served, by GPU, and the portable ones."""
+
+    files: _Files
+    tables: dict[str, tuple[RuleSet, ...]]
+    portable: tuple[RuleSet, ...]
+
+
 def emit(request: EmitRequest) -> Emission:
     """The module that the tuned configs give.
 
     Raises:
+        SpecError: features that no mask which is asked for is written with.
         TunedConfigError: a file that is missing or malformed, or no portable rule for what is to be served.
         TemplateError: a template is wrong.
     """
-    tuned = tuple(gpu_source(request.configs, slug, request.op) for slug in sorted(set(request.gpus)))
-    fallback = portable_sources(request.configs, request.op)
-    portable = joined(fallback).entries
-    cases = _cases([entry for source in tuned for entry in source.file.entries] if tuned else portable, request)
-    portable_sets = rule_sets(portable, cases, request.variants)
-    _require_any_length(portable_sets, request)
-    tables = {source.file.gpu: rule_sets(source.file.entries, cases, request.variants) for source in tuned}
-    content = _content(request, tables, portable_sets, cases)
-    notes = (*(source.note for source in tuned if source.note), *_gaps(tables))
-    return Emission(text=_text(content), content=content, sources=(*tuned, *fallback), notes=notes)
+    files = [_read(request, op) for op in request.ops]
+    cases = _cases(files[0], request)
+    served = [_narrowed(each, cases, request) for each in files]
+    _require_any_length([one for each in served for one in each.portable], request)
+    content = _content(request, served, cases)
+    sources = tuple(source for each in files for source in (*each.tuned, *each.fallback))
+    notes = tuple(note for each in served for note in _notes(each, request))
+    return Emission(text=_text(content), content=content, sources=sources, notes=notes)
 
 
-def _cases(entries: Iterable[TunedEntry], request: EmitRequest) -> frozenset[Case]:
-    """What to serve: what the entries do, narrowed to what was asked for, and all of that.
+def _read(request: EmitRequest, op: Op) -> _Files:
+    """The files of one op. A GPU must have forward rules; where it has no others, the portable ones do."""
+    slugs = sorted(set(request.gpus))
+    if op == "forward":
+        tuned = tuple(required_gpu_source(request.configs, slug, op) for slug in slugs)
+    else:
+        tuned = tuple(found for slug in slugs if (found := gpu_source(request.configs, slug, op)) is not None)
+    return _Files(op=op, tuned=tuned, fallback=rule_sources(request.configs, PORTABLE, op))
+
+
+def _narrowed(files: _Files, cases: frozenset[Case], request: EmitRequest) -> _Served:
+    """The rules for what is served."""
+
+    def sets(entries: Sequence[TunedEntry]) -> tuple[RuleSet, ...]:
+        return rule_sets(entries, cases, request.variants, files.op)
+
+    tables = {source.file.gpu: sets(source.file.entries) for source in files.tuned}
+    return _Served(files=files, tables=tables, portable=sets(joined(files.fallback)))
+
+
+def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
+    """What to serve: what the GPUs' forward rules do, narrowed to what was asked for, and all of that.
 
     Raises:
         TunedConfigError: there is nothing to serve.
     """
-    held = cases_of(entries)
+    tuned = [entry for source in forward.tuned for entry in source.file.entries]
+    held = cases_of(tuned if forward.tuned else joined(forward.fallback))
     heads = {case.heads for case in held}
     if request.head_dims:
         heads = {each for each in heads if each[0] in request.head_dims}
@@ -97,28 +103,42 @@ def _cases(entries: Iterable[TunedEntry], request: EmitRequest) -> frozenset[Cas
 
     cases = {Case(dtype=dtype, heads=each) for each in heads for dtype in dtypes(each)}
     if not cases:
-        raise TunedConfigError(f"there is nothing to emit: no rule in {request.configs} serves any dtype and head_dim")
+        gpu = short_name(request.gpus[0]) if request.gpus else PORTABLE
+        raise TunedConfigError(
+            f"there is nothing to emit: no rule in {request.configs} serves any dtype and head_dim\n"
+            f"  next: flashgen tune --gpu {gpu} --out {request.configs}"
+        )
     return frozenset(cases)
 
 
 def _require_any_length(portable: Iterable[RuleSet], request: EmitRequest) -> None:
-    """Where no tuned rule serves a call, a portable one must."""
+    """Where no tuned rule serves a call, a portable one must.
+
+    Raises:
+        TunedConfigError: which are missing, and the command that makes them.
+    """
     missing = [one for one in portable if not one.serves_any_length]
     if not missing:
         return
-    dims = " ".join(f"--head-dim {head_dim}" for head_dim in sorted({one.spec.head_dim for one in missing}))
-    dtypes = " ".join(f"--dtype {dtype}" for dtype in sorted({dtype for one in missing for dtype in one.dtypes}))
+    ops = {one.spec.op for one in missing}
+    sets = dict.fromkeys(one.spec.features for one in missing if one.spec.features not in (PLAIN, SOFTCAP))
+    command = ["flashgen tune --gpu portable", *(f"--op {op}" for op in ops if len(ops) == 1)]
+    command += [f"--head-dim {head_dim}" for head_dim in sorted({one.spec.head_dim for one in missing})]
+    command += [f"--dtype {dtype}" for dtype in sorted({dtype for one in missing for dtype in one.dtypes})]
+    command += [f"--feature {'+'.join(features)}" for features in sets]
     specs = ", ".join(one.spec.key for one in missing[:4]) + (", ..." if len(missing) > 4 else "")
+    without = "\n  or: flashgen emit --op forward, for a module without gradients" if ops == {"backward"} else ""
     raise TunedConfigError(
         f"no portable rule for any number of keys of {specs}: a module needs one for all that it serves\n"
-        f"  next: flashgen tune --gpu portable {dims} {dtypes} --out {request.configs}"
+        f"  next: {' '.join(command)} --out {request.configs}{without}"
     )
 
 
-def _content(
-    request: EmitRequest, tables: dict[str, tuple[RuleSet, ...]], portable: tuple[RuleSet, ...], cases: frozenset[Case]
-) -> ModuleContent:
+def _content(request: EmitRequest, served: Sequence[_Served], cases: frozenset[Case]) -> ModuleContent:
+    slugs = sorted(set(request.gpus))
+    tables = {slug: tuple(one for each in served for one in each.tables.get(slug, ())) for slug in slugs}
     used = {slug: entries for slug, sets in tables.items() if (entries := _used(sets))}
+    portable = tuple(one for each in served for one in each.portable)
     fallback = _used(portable)
     return ModuleContent(
         gpus=tuple(
@@ -141,13 +161,16 @@ def _used(sets: Iterable[RuleSet]) -> tuple[TunedEntry, ...]:
     return tuple(dict.fromkeys(rule.entry for one in sets for rule in one.rules))
 
 
-def _gaps(tables: dict[str, tuple[RuleSet, ...]]) -> list[str]:
-    """A note for each GPU that leaves some of what is served to the portable rules."""
-    notes = []
-    for slug, sets in tables.items():
-        if missing := [f"{one.spec.key} ({'/'.join(one.dtypes)})" for one in sets if not one.serves_any_length]:
-            notes.append(f"{slug} has no rule for any number of keys of {', '.join(missing)}: portable ones fill in")
-    return notes
+def _notes(served: _Served, request: EmitRequest) -> Iterator[str]:
+    """Where a GPU's rules come from, and what of them is left to the portable ones."""
+    op = served.files.op
+    yield from (source.note for source in served.files.tuned if source.note)
+    for slug in sorted(set(request.gpus) - served.tables.keys()):
+        command = f"flashgen tune --gpu {short_name(slug)} --op {op} --out {request.configs}"
+        yield f"{slug} has no {op} rules: portable ones fill in; to tune for it: {command}"
+    for slug, sets in served.tables.items():
+        if missing := [f"{each.spec.key} ({'/'.join(each.dtypes)})" for each in sets if not each.serves_any_length]:
+            yield f"{slug} has no rule for any number of keys of {', '.join(missing)}: portable ones fill in"
 
 
 def _text(content: ModuleContent) -> str:

@@ -8,11 +8,12 @@ from textwrap import wrap
 from flashgen.codegen.device_names import device_name
 from flashgen.codegen.rules import Case
 from flashgen.hardware.known import KNOWN
-from flashgen.spec import DTYPES
+from flashgen.spec import DTYPES, OPS, Op
 from flashgen.store.entry import TunedEntry
 
 _WIDTH = 118
 _INDENT = 15
+_OUTPUTS: dict[Op, str] = {"forward": "forward (out, lse)", "backward": "backward (dq, dk, dv)"}
 _MASKS = {"full": "no mask", "causal": "causal (bottom-right)", "window": "sliding window"}
 
 
@@ -24,9 +25,16 @@ def facts_of(
 ) -> tuple[str, ...]:
     """The lines, for the rules of each GPU (by slug) and the portable ones that the module holds."""
     return (
-        *_fact("Computes", _computed(sorted(cases), variants)),
+        *_fact("Computes", _computed(list(_by_op(portable)), sorted(cases), variants)),
         *_fact("Tuned for", *(_tuned(slug, entries) for slug, entries in gpus.items()), _fallback(gpus)),
-        *_fact("Proved", *(_proved(slug, entries) for slug, entries in (*gpus.items(), ("portable", portable)))),
+        *_fact(
+            "Proved",
+            *(
+                _proved(f"{slug} {op}", of_op)
+                for slug, entries in (*gpus.items(), ("portable", portable))
+                for op, of_op in _by_op(entries).items()
+            ),
+        ),
         *_fact("Compiled with", _compiled([entry for entries in (*gpus.values(), portable) for entry in entries])),
     )
 
@@ -42,19 +50,20 @@ def _fact(label: str, *texts: str) -> list[str]:
     return [f"{label if i == 0 else '':<{_INDENT}}{line}" for i, line in enumerate(lines)]
 
 
-def _computed(cases: Sequence[Case], variants: Sequence[str]) -> str:
+def _computed(ops: Sequence[Op], cases: Sequence[Case], variants: Sequence[str]) -> str:
     dtypes = [dtype for dtype in DTYPES if any(case.dtype == dtype for case in cases)]
     heads = sorted({case.heads for case in cases})
     dims = ", ".join(str(qk) if qk == v else f"{qk} (v: {v})" for qk, v in heads)
     masks = ", ".join(text for variant, text in _MASKS.items() if variant in variants)
-    softcap = "; softcap" if any(variant.endswith("softcap") for variant in variants) else ""
-    return (
-        f"attention forward, out and lse, in {', '.join(dtypes)}; head_dim {dims}; {masks}{softcap}; MHA, GQA and MQA"
-    )
+    sets = dict.fromkeys(variant.partition("_")[2] for variant in variants if "_" in variant)
+    features = "".join(f"; {features.replace('_', ' with ')}" for features in sets)
+    what = " and ".join(_OUTPUTS[op] for op in ops)
+    return f"attention {what}, in {', '.join(dtypes)}; head_dim {dims}; {masks}{features}; MHA, GQA and MQA"
 
 
 def _tuned(slug: str, entries: Sequence[TunedEntry]) -> str:
-    return f"{_described(slug)}: {_count(entries, 'rule')}, {_evidence(entries)}"
+    counts = " and ".join(f"{len(of_op)} {op}" for op, of_op in _by_op(entries).items())
+    return f"{_described(slug)}: {counts} rule{'' if len(entries) == 1 else 's'}, {_evidence(entries)}"
 
 
 def _described(slug: str) -> str:
@@ -73,7 +82,7 @@ def _evidence(entries: Sequence[TunedEntry]) -> str:
     return "measured" if measured else "predicted by a cost model, not measured"
 
 
-def _proved(slug: str, entries: Sequence[TunedEntry]) -> str:
+def _proved(whose: str, entries: Sequence[TunedEntry]) -> str:
     """Over all proofs of the entries: how many probes each ran, the worst ratio, and where."""
     proofs = [entry.proof for entry in entries]
     suites = ", ".join(sorted({f"{proof.suite} ({proof.suite_hash})" for proof in proofs}))
@@ -81,7 +90,7 @@ def _proved(slug: str, entries: Sequence[TunedEntry]) -> str:
     fewest, most = (pick(proof.probes for proof in proofs) for pick in (min, max))
     probes = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     worst = max(proof.worst_ratio for proof in proofs)
-    return f"{slug}: {probes} probes a rule of suite {suites}, worst error {worst:.2f} of the allowed, {places}"
+    return f"{whose}: {probes} probes a rule of suite {suites}, worst error {worst:.2f} of the allowed, {places}"
 
 
 def _place(where: str, dtypes: Sequence[str]) -> str:
@@ -93,5 +102,6 @@ def _compiled(entries: Sequence[TunedEntry]) -> str:
     return "; ".join(f"triton {triton}, torch {torch}" for triton, torch in versions)
 
 
-def _count(items: Sequence[object], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+def _by_op(entries: Sequence[TunedEntry]) -> dict[Op, list[TunedEntry]]:
+    """The entries of each op that has some."""
+    return {op: found for op in OPS if (found := [entry for entry in entries if entry.spec.op == op])}

@@ -1,4 +1,4 @@
-"""One kernel: its name and its text."""
+"""The kernels of one rule: their names and their texts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ class Kernel:
     source: str
 
 
-def kernel_name(spec: AttentionSpec, config: KernelConfig) -> str:
-    """Such as `_attn_fwd_causal_tma`: kernels of one module that have different lines have different names."""
-    structure = FAMILIES[config.family].structure(spec, config)
-    precision = "fp32" if spec.is_fp32 else ""
-    return "_".join(part for part in ("_attn_fwd", spec.variant, precision, structure) if part)
+def kernel_names(spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
+    """By role, such as `_attn_fwd_causal_tma`: kernels of one module that differ in a line differ in their names."""
+    family = FAMILIES[config.family]
+    words = (spec.variant, "fp32" if spec.is_fp32 else "", family.structure(spec, config))
+    return {
+        role: "_".join(part for part in (f"_attn_{role}", *words) if part)
+        for role in family.kernel_templates(spec, config)
+    }
 
 
-def render_kernel(spec: AttentionSpec, config: KernelConfig) -> Kernel:
-    """The kernel that computes `spec` the way `config` says.
+def render_kernels(spec: AttentionSpec, config: KernelConfig) -> dict[str, Kernel]:
+    """The kernels, by role, that compute `spec` the way `config` says; those that others call come first.
 
     Raises:
-        TemplateError: the template is wrong.
+        TemplateError: a template is wrong.
     """
-    name = kernel_name(spec, config)
-    template = FAMILIES[config.family].kernel_template(spec, config)
-    return Kernel(name=name, source=render(template, spec=spec, config=config, name=name))
+    names = kernel_names(spec, config)
+    return {
+        role: Kernel(name=names[role], source=render(template, spec=spec, config=config, name=names[role], names=names))
+        for role, template in FAMILIES[config.family].kernel_templates(spec, config).items()
+    }

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flashgen.codegen.environment import render
-from flashgen.codegen.kernel import Kernel, render_kernel
+from flashgen.codegen.kernel import Kernel, kernel_names, render_kernels
 from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
-from flashgen.spec import DTYPES, AttentionSpec
+from flashgen.families import TlBackwardConfig
+from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 _LINE_LENGTH = 120
-_VARIANT_ORDER = ("full", "causal", "window", "window_softcap")
+PREPARE = "_attn_bwd_prepare"  # the first kernel of every backward, the same for all
+_PREPARE_TEMPLATE = "kernel/backward_prepare.py.jinja"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +35,17 @@ class Row:
 
     @property
     def order(self) -> tuple[object, ...]:
+        """Where the row stands in its table: the order in which a reader looks for it."""
         spec = self.spec
         limit = float("inf") if self.max_seqlen_k is None else self.max_seqlen_k
-        variant = _VARIANT_ORDER.index(spec.variant)
-        return (DTYPES.index(self.dtypes[0]), spec.head_dim, spec.head_dim_v, variant, limit)
+        dtype = DTYPES.index(self.dtypes[0])
+        return (OPS.index(spec.op), dtype, spec.head_dim, spec.head_dim_v, _variant_order(spec.variant), limit)
+
+
+def _variant_order(variant: str) -> tuple[object, ...]:
+    """Plain kernels before those with features, masks in their own order."""
+    mask, *features = variant.split("_")
+    return tuple(feature in features for feature in reversed(FEATURES[1:])), MASKS.index(mask), "softcap" in features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,23 +93,39 @@ class ModuleView:
         self.filename, self.facts = content.filename, [_docstring_text(fact) for fact in content.facts]
         self.portable_shared_bytes = content.portable_shared_bytes
         self.rows = [row for table in content.gpus for row in table.rows] + list(content.portable)
+        self.has_forward, self.has_backward = (any(row.spec.op == op for row in self.rows) for op in OPS)
         self.kernels = _distinct_kernels(self.rows)
-        variants = {row.spec.variant for row in self.rows}
-        self.has_softcap = any(variant.endswith("softcap") for variant in variants)
-        self.has_window = any(variant.startswith("window") for variant in variants)
-        self.has_tma = self._any_knob("tma")
-        self.has_persistent = self._any_knob("programs_per_sm")
-        self.has_maxnreg = self._any_knob("maxnreg")
+        self.has_window = any(row.spec.window for row in self.rows)
+        self.features = tuple(each for each in FEATURES if any(each in row.spec.features for row in self.rows))
+        self.public = _literal("[]", _public(self.has_forward, "dropout" in self.features), used=len("__all__ = "))
+        self.sizes = _literal("[]", _sizes(self.has_forward, self.has_window), used=len("SIZES = "))
+        self.scaling = [feature for feature in ("softcap", "alibi", "bias") if feature in self.features]
+        self.tensors = [argument for feature, argument in _FEATURE_TENSORS.items() if feature in self.features]
+        self.differentiable = [argument for argument in self.tensors if argument in ("bias", "sinks")]
+        self.arguments = self.tensors + (["dropout_p"] if "dropout" in self.features else [])
+        self.has_tma, self.has_persistent = self._any_knob("tma"), self._any_knob("programs_per_sm")
+        self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
-        self.tables = [_table_view(table) for table in (*content.gpus, portable)]
+        self.tables = [_table_view(table, self.has_backward) for table in (*content.gpus, portable)]
         self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
-        self.served = _served(content.portable)
-        self.variants = [variant for variant in _VARIANT_ORDER if variant in variants]
+        self.served = _served(content.portable, "forward" if self.has_forward else "backward")
+
+    @property
+    def needs_log2e(self) -> bool:
+        return self.has_backward or bool({"softcap", "sink"}.intersection(self.features))
+
+    def __getattr__(self, name: str) -> bool:
+        """`has_softcap` and the like: whether a kernel has the feature."""
+        if name.startswith("has_") and name.removeprefix("has_") in FEATURES:
+            return name.removeprefix("has_") in self.features
+        raise AttributeError(name)
 
     def _any_knob(self, name: str) -> bool:
         return any(row.config.knobs().get(name) for row in self.rows)
 
 
+# The tensor that the operator takes for a feature; those that get a gradient come first.
+_FEATURE_TENSORS = {"bias": "bias", "sink": "sinks", "alibi": "alibi_slopes", "dropout": "seed"}
 _PORTABLE_COMMENT = "For any GPU, and for tensors that TMA cannot describe: small tiles, loaded through pointers."
 
 
@@ -114,23 +139,53 @@ def _pattern_literal(pattern: str) -> str:
 
 
 def _distinct_kernels(rows: Iterable[Row]) -> list[Kernel]:
-    """The kernels that the rows run, each once, in the order of the rows."""
+    """The kernels that the rows run, each once, variant by variant."""
+    rows = list(rows)
+    has_bias = any(row.spec.bias for row in rows)
+    prepare = Kernel(name=PREPARE, source=render(_PREPARE_TEMPLATE, name=PREPARE, has_bias=has_bias))
     kernels: dict[str, Kernel] = {}
-    for row in sorted(rows, key=lambda row: _VARIANT_ORDER.index(row.spec.variant)):
-        kernel = render_kernel(row.spec, row.config)
-        known = kernels.setdefault(kernel.name, kernel)
-        assert known == kernel, f"two kernels would be named {kernel.name}"
+    for row in sorted(rows, key=lambda row: (OPS.index(row.spec.op), _variant_order(row.spec.variant))):
+        if row.spec.op == "backward":
+            kernels.setdefault(PREPARE, prepare)
+        for kernel in render_kernels(row.spec, row.config).values():
+            known = kernels.setdefault(kernel.name, kernel)
+            assert known == kernel, f"two kernels would be named {kernel.name}"
     return list(kernels.values())
 
 
 def _config_arguments(row: Row) -> str:
-    kernel = render_kernel(row.spec, row.config).name
+    """The row's `config=` argument, as it stands in the table."""
+    names = kernel_names(row.spec, row.config)
+    if isinstance(row.config, TlBackwardConfig):
+        return _backward_config(row.config, names)
     knobs = row.config.knobs()
     positional = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
     shown = {name: knobs[name] for name in positional}
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
     shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg") if knobs[name]}
-    return _call("config=Config", [kernel, *(f"{name}={value!r}" for name, value in shown.items())], indent=8)
+    return _call("config=Config", [names["fwd"], *(f"{name}={value!r}" for name, value in shown.items())], indent=8)
+
+
+def _backward_config(config: TlBackwardConfig, names: dict[str, str]) -> str:
+    passes = {
+        "dkdv": (config.BLOCK_M, config.BLOCK_N, config.num_warps, config.num_stages),
+        "dq": config.as_dq,
+    }
+    lines = [
+        _call(
+            f"{role}=Pass",
+            [
+                "None" if config.merged else names[f"bwd_{role}"],
+                *(f"{name}={value}" for name, value in zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), values)),
+            ],
+            indent=12,
+        )
+        for role, values in passes.items()
+    ]
+    lines += [f"merged={names['bwd']},"] if config.merged else []
+    lines += [f"dbias={names['bwd_dbias']},"] if "bwd_dbias" in names else []
+    lines += ["tma=True,"] if config.tma else []
+    return "config=BackwardConfig(\n" + "".join(f"            {line}\n" for line in lines) + "        ),"
 
 
 def _call(callee: str, arguments: list[str], indent: int) -> str:
@@ -143,9 +198,10 @@ def _call(callee: str, arguments: list[str], indent: int) -> str:
     return f"{callee}(\n" + "".join(f"{pad}    {argument},\n" for argument in arguments) + f"{pad}),"
 
 
-def _table_view(table: GpuTable) -> dict[str, object]:
+def _table_view(table: GpuTable, has_backward: bool) -> dict[str, object]:
     rows = [
         {
+            "op": row.spec.op if has_backward else "",
             "dtypes": "("
             + ", ".join(_TORCH_DTYPES[d] for d in row.dtypes)
             + ("," if len(row.dtypes) == 1 else "")
@@ -161,10 +217,10 @@ def _table_view(table: GpuTable) -> dict[str, object]:
     return {"name": table.name, "comment": table.comment, "rows": rows}
 
 
-def _served(rows: Iterable[Row]) -> list[dict[str, object]]:
-    """Per dtype and (head_dim, head_dim_v), the variants that the portable rows cover."""
+def _served(rows: Iterable[Row], op: str) -> list[dict[str, object]]:
+    """Per dtype and (head_dim, head_dim_v), the variants that the portable rows of `op` cover."""
     held: dict[str, dict[tuple[int, int], set[str]]] = {}
-    for row in rows:
+    for row in (row for row in rows if row.spec.op == op):
         for dtype in row.dtypes:
             pair = (row.spec.head_dim, row.spec.head_dim_v)
             held.setdefault(dtype, {}).setdefault(pair, set()).add(row.spec.variant)
@@ -172,7 +228,7 @@ def _served(rows: Iterable[Row]) -> list[dict[str, object]]:
         {
             "dtype": _TORCH_DTYPES[dtype],
             "pairs": [
-                {"pair": str(pair), "variants": _tuple_literal([v for v in _VARIANT_ORDER if v in variants])}
+                {"pair": str(pair), "variants": _variants(pair, sorted(variants, key=_variant_order))}
                 for pair, variants in sorted(held[dtype].items())
             ],
         }
@@ -181,8 +237,31 @@ def _served(rows: Iterable[Row]) -> list[dict[str, object]]:
     ]
 
 
-def _tuple_literal(words: list[str]) -> str:
-    return "(" + ", ".join(f'"{word}"' for word in words) + ("," if len(words) == 1 else "") + ")"
+def _variants(pair: tuple[int, int], variants: list[str]) -> str:
+    return _literal("()", variants, used=len(f"        {pair}: ,"), indent=8)
+
+
+def _public(has_forward: bool, has_dropout: bool) -> list[str]:
+    """The names that a module offers."""
+    functions = ["flash_attention", "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
+    return (["dropout_mask"] if has_dropout else []) + (functions if has_forward else [])
+
+
+def _sizes(has_forward: bool, has_window: bool) -> list[str]:
+    """The kernels' arguments that change from call to call."""
+    sizes = ["nheads_q", "qhead_per_kvhead", "seqlen_q", "seqlen_k"]
+    return (["num_heads"] if has_forward else []) + sizes + (["window_left", "window_right"] if has_window else [])
+
+
+def _literal(brackets: str, words: list[str], *, used: int, indent: int = 0) -> str:
+    """A list or tuple of words, broken the way ruff format breaks it on a line of which `used` columns are taken."""
+    opening, closing = brackets[0], brackets[1]
+    quoted = [f'"{word}"' for word in words]
+    line = opening + ", ".join(quoted) + ("," if brackets == "()" and len(words) == 1 else "") + closing
+    if used + len(line) <= _LINE_LENGTH:
+        return line
+    pad = " " * indent
+    return f"{opening}\n" + "".join(f"{pad}    {word},\n" for word in quoted) + pad + closing
 
 
 def render_module(content: ModuleContent) -> str:
@@ -192,3 +271,13 @@ def render_module(content: ModuleContent) -> str:
         TemplateError: a template is wrong.
     """
     return render("module/module.py.jinja", module=ModuleView(content))
+
+
+def render_kernel_text(content: ModuleContent) -> str:
+    """The text of the module's device functions and kernels.
+
+    Raises:
+        TemplateError: a template is wrong.
+    """
+    view = ModuleView(content)
+    return "\n\n".join([render("module/helpers.jinja", module=view), *(kernel.source for kernel in view.kernels)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flashgen.codegen.module import Row
-from flashgen.spec import DTYPES, AttentionSpec, Dtype
+from flashgen.spec import DTYPES, AttentionSpec, Dtype, Op
 from flashgen.store.entry import TunedEntry, WorkloadRange
+from flashgen.store.lookup import serves
 
 Heads = tuple[int, int]  # (head_dim, head_dim_v)
 
@@ -19,15 +20,9 @@ class Case:
     dtype: Dtype
     heads: Heads
 
-    def spec(self, variant: str) -> AttentionSpec:
-        return AttentionSpec(
-            dtype=self.dtype,
-            head_dim=self.heads[0],
-            head_dim_v=self.heads[1],
-            causal=variant.startswith("causal"),
-            window=variant.startswith("window"),
-            softcap=variant.endswith("softcap"),
-        )
+    def spec(self, variant: str, op: Op = "forward") -> AttentionSpec:
+        head_dim, head_dim_v = self.heads
+        return AttentionSpec.of_variant(variant, dtype=self.dtype, head_dim=head_dim, head_dim_v=head_dim_v, op=op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +63,10 @@ def cases_of(entries: Iterable[TunedEntry]) -> set[Case]:
     }
 
 
-def rule_sets(entries: Sequence[TunedEntry], cases: Iterable[Case], variants: Iterable[str]) -> tuple[RuleSet, ...]:
-    """What `entries` hold for every case and variant, empty sets included.
+def rule_sets(
+    entries: Sequence[TunedEntry], cases: Iterable[Case], variants: Iterable[str], op: Op = "forward"
+) -> tuple[RuleSet, ...]:
+    """What `entries` hold of `op` for every case and variant, empty sets included.
 
     16-bit dtypes form one set only where they share all rules: the emitted table is searched from the top.
     """
@@ -77,10 +74,10 @@ def rule_sets(entries: Sequence[TunedEntry], cases: Iterable[Case], variants: It
     sets: dict[tuple[Heads, str, tuple[Rule, ...]], list[Dtype]] = {}
     for variant in variants:
         for case in cases:
-            rules = _rules(entries, case.spec(variant))
+            rules = _rules(entries, case.spec(variant, op))
             sets.setdefault((case.heads, variant, rules), []).append(case.dtype)
     return tuple(
-        RuleSet(dtypes=tuple(dtypes), spec=Case(dtype=dtypes[0], heads=heads).spec(variant), rules=rules)
+        RuleSet(dtypes=tuple(dtypes), spec=Case(dtype=dtypes[0], heads=heads).spec(variant, op), rules=rules)
         for (heads, variant, rules), dtypes in sets.items()
     )
 
@@ -88,7 +85,7 @@ def rule_sets(entries: Sequence[TunedEntry], cases: Iterable[Case], variants: It
 def _rules(entries: Iterable[TunedEntry], spec: AttentionSpec) -> tuple[Rule, ...]:
     """The rules for exactly `spec`, by length. An entry timed in its dtype comes before one that serves it beside
     another, which keeps the lengths that are left."""
-    serving = [e for e in entries if spec.dtype in e.dtypes and replace(e.spec, dtype=spec.dtype) == spec]
+    serving = [entry for entry in entries if serves(entry, spec)]
     own = [entry for entry in serving if entry.spec == spec]
     rules = [Rule(entry=entry, workloads=entry.workloads) for entry in own]
     for entry in serving:

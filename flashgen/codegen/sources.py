@@ -9,8 +9,7 @@ from flashgen.assets import tuned_configs_dir
 from flashgen.codegen.device_names import short_name
 from flashgen.errors import TunedConfigError
 from flashgen.spec import Op
-from flashgen.store.directory import PORTABLE
-from flashgen.store.entry import TunedFile
+from flashgen.store.entry import TunedEntry, TunedFile
 from flashgen.store.files import read_tuned, tuned_path
 from flashgen.store.lookup import merge
 
@@ -24,11 +23,21 @@ class Source:
     note: str = ""
 
 
-def gpu_source(configs: Path, slug: str, op: Op) -> Source:
-    """The rules of one GPU.
+def rule_sources(configs: Path, slug: str, op: Op) -> tuple[Source, ...]:
+    """Every file of rules for `slug`: the shipped one, and that of `configs`, which comes before it (see `joined`).
 
     Raises:
-        TunedConfigError: neither `configs` nor the shipped configs have a file for it, or the file is malformed.
+        TunedConfigError: one of them is malformed.
+    """
+    paths = dict.fromkeys(tuned_path(root, slug, op) for root in (tuned_configs_dir(), configs))
+    return tuple(Source(path=path, file=read_tuned(path, gpu=slug, op=op)) for path in paths if path.exists())
+
+
+def gpu_source(configs: Path, slug: str, op: Op) -> Source | None:
+    """The rules of one GPU: those of `configs`, else the shipped ones, else None.
+
+    Raises:
+        TunedConfigError: the file is malformed.
     """
     asked, shipped = tuned_path(configs, slug, op), tuned_path(tuned_configs_dir(), slug, op)
     if asked.exists():
@@ -36,32 +45,29 @@ def gpu_source(configs: Path, slug: str, op: Op) -> Source:
     if shipped.exists():
         note = f"{asked} does not exist: the rules for {slug} come from {shipped}"
         return Source(path=shipped, file=read_tuned(shipped, gpu=slug, op=op), note=note)
+    return None
+
+
+def required_gpu_source(configs: Path, slug: str, op: Op) -> Source:
+    """`gpu_source` of a GPU that must have rules.
+
+    Raises:
+        TunedConfigError: neither `configs` nor the shipped configs have a file for it, or the file is malformed.
+    """
+    if (found := gpu_source(configs, slug, op)) is not None:
+        return found
+    asked, shipped = tuned_path(configs, slug, op), tuned_path(tuned_configs_dir(), slug, op)
     looked = f"{asked} does not exist" if asked == shipped else f"neither {asked} nor {shipped} exists"
     raise TunedConfigError(
         f"no tuned configs for {slug}: {looked}\n  next: flashgen tune --gpu {short_name(slug)} --out {configs}"
     )
 
 
-def portable_sources(configs: Path, op: Op) -> tuple[Source, ...]:
-    """The rules that fit any GPU: the shipped ones, and those of `configs`, which come before them (see `joined`).
-
-    Raises:
-        TunedConfigError: there is no such file at all, or one is malformed.
-    """
-    paths = dict.fromkeys(tuned_path(root, PORTABLE, op) for root in (tuned_configs_dir(), configs))
-    found = tuple(Source(path=p, file=read_tuned(p, gpu=PORTABLE, op=op)) for p in paths if p.exists())
-    if not found:
-        looked = " nor ".join(map(str, paths))
-        raise TunedConfigError(
-            f"no portable rules, which every module needs for tensors and GPUs that the tuned ones don't serve: "
-            f"there is no {looked}\n  next: flashgen tune --gpu portable --out {configs}"
-        )
-    return found
-
-
-def joined(sources: tuple[Source, ...]) -> TunedFile:
-    """All rules of the sources (at least one), where a later source's come before an earlier one's."""
+def joined(sources: tuple[Source, ...]) -> tuple[TunedEntry, ...]:
+    """All rules of the sources, which are of one GPU and op; a later source's come before an earlier one's."""
+    if not sources:
+        return ()
     first, *others = (source.file for source in sources)
     for other in others:
         first = merge(first, other, predicted_over_measured=True)
-    return first
+    return first.entries

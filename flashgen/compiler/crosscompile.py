@@ -19,16 +19,17 @@ from flashgen.codegen.candidate import candidate_source
 from flashgen.compiler.binary import resources_of
 from flashgen.compiler.cache import digest, recall, remember
 from flashgen.compiler.classify import compile_failure
+from flashgen.compiler.invoke import call_of
 from flashgen.compiler.load import load_source
 from flashgen.compiler.toolchain import toolchain
 from flashgen.config import KernelConfig
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Reason, Rejected, Resources
-from flashgen.spec import AttentionSpec
+from flashgen.spec import AttentionSpec, Workload
 
-_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # Sizes that specialise as real ones do: multiples of 16, nothing equal to 1.
-_BATCH, _HEADS, _SEQLEN, _WINDOW, _SOFTCAP = 2, 4, 1024, 256, 30.0
+_SIZES = Workload(batch=2, heads_q=4, heads_kv=4, seqlen_q=1024, seqlen_k=1024)
+_BOUNDS = (256, 256)
 
 
 def compile_candidate(spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> Resources | Rejected:
@@ -105,31 +106,41 @@ def _compile(source: str, spec: AttentionSpec, target: GpuTarget) -> Resources |
     driver.set_active(_driver(target))
     module = load_source(source)
     try:
-        return resources_of(_warm_up(module, spec))
+        return worst_of([resources_of(compiled) for compiled in _warm_up(module, spec)])
     except Exception as error:  # whatever the compiler raises is the candidate's failure
         return compile_failure(error)
 
 
-def _warm_up(module: ModuleType, spec: AttentionSpec) -> Any:
-    """The CompiledKernel that the module's only rule would launch."""
-    import torch
+def worst_of(kernels: Sequence[Resources]) -> Resources:
+    """What the most demanding of one candidate's kernels needs, resource by resource."""
+    return Resources(
+        shared_bytes=max(each.shared_bytes for each in kernels),
+        registers=max(each.registers for each in kernels),
+        spill_bytes=max(each.spill_bytes for each in kernels),
+        num_warps=max(each.num_warps for each in kernels),
+    )
 
-    dtype = getattr(torch, _TORCH_NAMES[spec.dtype])
-    rule, compiled = module.PORTABLE[0], []
-    run = type(rule.config.kernel).run
+
+def _warm_up(module: ModuleType, spec: AttentionSpec) -> list[Any]:
+    """The CompiledKernels that the module's only rule would launch."""
+    from triton.runtime.jit import JITFunction
+
+    compiled: list[Any] = []
+    for kernel in vars(module).values():
+        if isinstance(kernel, JITFunction):
+            kernel.run = _compile_only(kernel, compiled)
+            kernel.device_caches.clear()  # else a process that compiled this source before answers for that target
+    call_of(module, module.PORTABLE[0], spec, _SIZES, "cpu", _BOUNDS)()
+    return compiled
+
+
+def _compile_only(kernel: Any, compiled: list[Any]) -> Any:
+    run = type(kernel).run
 
     def compile_only(*args: Any, **kwargs: Any) -> None:
-        compiled.append(run(rule.config.kernel, *args, **kwargs | {"warmup": True}))
+        compiled.append(run(kernel, *args, **kwargs | {"warmup": True}))
 
-    rule.config.kernel.run = compile_only
-    rule.config.kernel.device_caches.clear()  # else a process that compiled this source before answers for that target
-    q, k, v, out = (
-        torch.empty(_BATCH, _HEADS, _SEQLEN, width, dtype=dtype)
-        for width in (spec.head_dim, spec.head_dim, spec.head_dim_v, spec.head_dim_v)
-    )
-    lse = torch.empty(_BATCH, _HEADS, _SEQLEN)
-    module._execute(rule, q, k, v, out, lse, spec.head_dim**-0.5, _WINDOW, _WINDOW, _SOFTCAP)
-    return compiled[0]
+    return compile_only
 
 
 def _driver(target: GpuTarget) -> Any:

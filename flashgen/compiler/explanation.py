@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.compiler.crosscompile import compile_many
@@ -19,7 +20,8 @@ from flashgen.spec import AttentionSpec, Workload
 class Explanation:
     """The bound by named terms, what the compiler says, and for a kernel that fits the cost model's view of it.
 
-    `step` holds the SM cycles of one tile step; `flops` and `hbm_bytes` are the workload's, whatever the config.
+    `steps` holds the SM cycles of one tile step of every pass, by its name, and is empty for a kernel that cannot run;
+    `flops` and `hbm_bytes` are the workload's, whatever the config. Of several kernels the resources are the largest.
     """
 
     spec: AttentionSpec
@@ -30,7 +32,7 @@ class Explanation:
     bound_bytes: int
     compiled: Resources | Rejected
     blocks_per_sm: int | None
-    step: StepCost | None
+    steps: Mapping[str, StepCost]
     prediction: Prediction | None
 
     @property
@@ -66,7 +68,7 @@ class Explanation:
 
 def explain(spec: AttentionSpec, config: KernelConfig, target: GpuTarget, workload: Workload) -> Explanation:
     """Compiles the candidate for `target`, unless it is certain not to run, and puts the arithmetic beside that."""
-    compiled = _compiled(spec, config, target)
+    compiled, passes = _compiled(spec, config, target), FAMILIES[config.family].passes(spec, config)
     known = compiled if isinstance(compiled, Resources) and compiled.shared_bytes <= target.smem_per_block else None
     return Explanation(
         spec=spec,
@@ -77,7 +79,7 @@ def explain(spec: AttentionSpec, config: KernelConfig, target: GpuTarget, worklo
         bound_bytes=sram_bound(spec, config, target),
         compiled=compiled,
         blocks_per_sm=None if known is None else blocks_per_sm(known, target),
-        step=None if known is None else step_cost(spec, config, target, known),
+        steps={} if known is None else {one.name: step_cost(spec, one, target, known) for one in passes},
         prediction=None if known is None else predict(spec, config, target, workload, known),
     )
 

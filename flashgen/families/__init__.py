@@ -1,8 +1,28 @@
 """The kernel families, by name."""
 
-from flashgen.families.base import Family, SharedTile
+from collections.abc import Mapping
+
+from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.families.tl import TL, TlConfig
+from flashgen.families.tl_backward import TL_BACKWARD, TlBackwardConfig
+from flashgen.spec import Op
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TL,)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (TL, TL_BACKWARD)}
 
-__all__ = ["FAMILIES", "TL", "Family", "SharedTile", "TlConfig"]
+
+def serving(op: Op, families: Mapping[str, Family] = FAMILIES) -> dict[str, Family]:
+    """Those of `families` that write `op`, by name."""
+    return {name: family for name, family in families.items() if family.op == op}
+
+
+__all__ = [
+    "FAMILIES",
+    "TL",
+    "TL_BACKWARD",
+    "Family",
+    "PassShape",
+    "SharedTile",
+    "TlBackwardConfig",
+    "TlConfig",
+    "serving",
+]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from flashgen.config import KernelConfig, Knob
 from flashgen.errors import SpecError
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec
+from flashgen.spec import AttentionSpec, Op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +29,29 @@ class SharedTile:
         return self.rows * self.columns * self.element_bytes * self.copies
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassShape:
+    """One kernel's tiles: a program keeps `kept` rows (keys, or queries) and steps over `step` rows of the other side.
+
+    A step multiplies kept x step scores with `matmul_columns` columns in all, into `accumulator_columns` fp32 columns a
+    kept row beside the scores.
+    """
+
+    name: str
+    kept: int
+    step: int
+    keeps_keys: bool
+    num_warps: int
+    num_stages: int
+    matmul_columns: int
+    accumulator_columns: int
+
+
 class Family(ABC):
     """The interface that enumeration, fitting, rendering and launching go through; one instance a family."""
 
     name: ClassVar[str]
+    op: ClassVar[Op]
     config_type: ClassVar[type[KernelConfig]]
 
     @abstractmethod
@@ -52,8 +71,12 @@ class Family(ABC):
         """The tiles that must sit in shared memory at once: a lower bound, so that no config that fits is lost."""
 
     @abstractmethod
-    def kernel_template(self, spec: AttentionSpec, config: KernelConfig) -> str:
-        """Path of the kernel's skeleton, relative to templates/."""
+    def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
+        """The kernels that take the time, in the order they run."""
+
+    @abstractmethod
+    def kernel_templates(self, spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
+        """Path of each kernel's skeleton, relative to templates/, by the kernel's role (`fwd`, `bwd_dq` ...)."""
 
     @abstractmethod
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:

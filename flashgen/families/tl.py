@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.errors import SpecError
-from flashgen.families.base import Family, SharedTile
+from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec
 
@@ -59,6 +59,7 @@ class TlConfig(KernelConfig):
 
 class TlFamily(Family):
     name = "tl"
+    op = "forward"
     config_type = TlConfig
 
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
@@ -121,8 +122,22 @@ class TlFamily(Family):
         q = SharedTile(name="Q", rows=config.BLOCK_M, columns=spec.block_d, element_bytes=size)
         return (q, k, v) if wgmma else (k, v)
 
-    def kernel_template(self, spec: AttentionSpec, config: KernelConfig) -> str:
-        return "kernel/forward_tl.py.jinja"
+    def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
+        return (
+            PassShape(
+                name="forward",
+                kept=config.BLOCK_M,
+                step=config.BLOCK_N,
+                keeps_keys=False,
+                num_warps=config.num_warps,
+                num_stages=config.num_stages,
+                matmul_columns=spec.block_d + spec.block_dv,
+                accumulator_columns=spec.block_dv,
+            ),
+        )
+
+    def kernel_templates(self, spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
+        return {"fwd": "kernel/forward_tl.py.jinja"}
 
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
         assert isinstance(config, TlConfig)

@@ -52,6 +52,12 @@ class Case:
         return value
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What else changes scores or probabilities, in the words of a kernel's variant."""
+        keys = {"bias": {"bias", "bias_row"}, "dropout": {"dropout"}}
+        return tuple(feature for feature in keys if not keys[feature].isdisjoint(self.extra))
+
+    @property
     def tokens(self) -> tuple[str, ...]:
         """What is expected, first token first: the parts of `expect` between semicolons."""
         return tuple(part.strip() for part in self.expect.split(";"))

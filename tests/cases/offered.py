@@ -30,13 +30,15 @@ def _marked(path: Path) -> list[str]:
 
 
 NOT_OFFERED: tuple[tuple[str, Callable[[Case], bool]], ...] = (
-    ("needs the backward pass", lambda case: case.op == "bwd"),
     ("needs sequences of various lengths", lambda case: case.op == "varlen"),
     ("needs decoding from a cache", lambda case: case.op == "decode"),
     ("needs a paged cache", lambda case: case.op == "paged"),
-    ("needs an additive bias", lambda case: not {"bias", "bias_row"}.isdisjoint(case.extra)),
     ("needs the tuner", lambda case: case.op == "tuner" and case.id not in shown_by_hand()),
 )
+
+
+# Cases of attention that need more than a call on a form: two devices, a graph, memory that is never touched.
+_BY_HAND = frozenset({("fwd", "device"), ("bwd", "big")})
 
 
 def not_offered(case: Case) -> str | None:
@@ -45,8 +47,9 @@ def not_offered(case: Case) -> str | None:
 
 
 def runs_from_data(case: Case) -> bool:
-    """Whether the harness runs `case`: attention with given sizes, on a single device."""
-    return case.op == "fwd" and case.batch is not None and case.kind != "device" and not_offered(case) is None
+    """Whether the harness runs `case`: attention with given sizes, or its gradients, by a call of its own."""
+    attention = case.op in ("fwd", "bwd") and case.batch is not None
+    return attention and (case.op, case.kind) not in _BY_HAND and not_offered(case) is None
 
 
 def unaccounted() -> list[str]:

@@ -1,4 +1,4 @@
-"""Every case of cases.yaml that is attention of given sizes, in every form, through pointer loads and through TMA."""
+"""Every case of cases.yaml that is attention of given sizes, or its gradients, in every form, by pointers and TMA."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cases.case import Case, load_cases
-from tests.cases.check import Checker
 from tests.cases.conftest import Loads, ModuleOf
 from tests.cases.forms import Form, forms
+from tests.cases.gradients import CHECKERS
 from tests.cases.offered import not_offered, runs_from_data, unaccounted
 
 # Each way to load, with the layout that it is called in.
@@ -29,7 +29,7 @@ def _form_params(gpu: bool) -> list[Any]:
 @pytest.mark.parametrize(("loads", "layout"), LOADS)
 @pytest.mark.parametrize("form", _form_params(gpu=False))
 def test_in_the_interpreter(form: Form, loads: Loads, layout: str, module_of: ModuleOf) -> None:
-    Checker(module_of(form.case, loads), form.case, layout).check()
+    CHECKERS[form.case.op](module_of(form.case, loads), form.case, layout).check()
 
 
 @pytest.mark.gpu
@@ -41,7 +41,8 @@ def test_on_a_gpu(form: Form, loads: Loads, layout: str, module_of: ModuleOf) ->
     if loads == "tma" and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("this GPU has no TMA")
     to_the_bit = loads == "pointer" and "same_as:contiguous" in form.case.expect
-    Checker(module_of(form.case, loads, on_gpu=True), form.case, layout, device="cuda", to_the_bit=to_the_bit).check()
+    module = module_of(form.case, loads, on_gpu=True)
+    CHECKERS[form.case.op](module, form.case, layout, device="cuda", to_the_bit=to_the_bit).check()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +14,11 @@ from flashgen.outcome import Proof
 from flashgen.verify.criterion import deviation
 from flashgen.verify.probes import Suite
 from flashgen.verify.prove import prove_rule
+from flashgen.verify.reference import standard
 from flashgen.verify.suites import QUICK
+from tests.cases.case import case_of
+from tests.cases.check import scoring_of
+from tests.cases.gradients import GradientChecker
 from tests.kernels.emission import Emitter, content_of, rows_of, spec_of
 
 
@@ -51,6 +58,36 @@ def test_a_reference_that_rounds_is_refused(dtype: torch.dtype) -> None:
     x = torch.zeros(1, 1, 4, 16)
     with pytest.raises(ValueError, match=f"the reference is {dtype}.*use float64"):
         deviation(x, x.to(dtype), x)
+
+
+# What may become of dq [1, 40, 2, 32] on its way, of whose rows the first 23 see nothing.
+FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "the last row 1% off": lambda dq: torch.cat([dq[:, :39], dq[:, 39:] * 1.01], 1),
+    "NaN in one element": lambda dq: dq.index_put(tuple(torch.tensor([[0], [39], [0], [3]])), torch.tensor(math.nan)),
+    "not quite 0 where nothing is seen": lambda dq: dq + 1e-9,
+    "two rows swapped": lambda dq: dq[:, [*range(38), 39, 38]],
+}
+
+
+@pytest.mark.case("mask-07")
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_a_gradient_with_a_fault_is_refused(fault: str | None) -> None:
+    """By the cases' own harness, which takes what standard attention in fp32 gives as it is."""
+    case = case_of("mask-07")
+
+    def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
+        q = q * 1.0
+        if fault is not None:
+            q.register_hook(FAULTS[fault])
+        out, lse = standard(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), scoring_of(case))
+        return out.transpose(1, 2), lse
+
+    checker = GradientChecker(cast(ModuleType, SimpleNamespace(flash_attention=flash_attention)), case, "bshd")
+    if fault is None:
+        checker.check()
+    else:
+        with pytest.raises(AssertionError, match="dq"):
+            checker.check()
 
 
 @pytest.mark.case("num-11")

@@ -15,7 +15,15 @@ from flashgen.compiler.crosscompile import compile_many
 from flashgen.hardware.lookup import find_gpu
 from flashgen.outcome import Rejected
 from flashgen.spec import Dtype
-from tests.kernels.emission import Emitter, content_of, every_kernel, rows_of
+from tests.kernels.emission import (
+    Emitter,
+    content_of,
+    every_backward_kernel,
+    every_feature_kernel,
+    every_kernel,
+    rows_of,
+    training_rows_of,
+)
 
 COMPILE_ONLY = Path(__file__).with_name("compile_only.py")
 BLOCKS = ["BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "HEADS_PER_GROUP"]
@@ -42,7 +50,8 @@ def compile_only(path: Path, gpu: str, sizes: list[tuple[int, ...]]) -> list[Rep
     return reports
 
 
-# fp32 compiles slowly and has the same lines but for the precision of its dots.
+# fp32 compiles slowly and has the same lines but for the precision of its dots. Of the kernels with features and of the
+# backward pass every seventh, which meets each structure in turn.
 @pytest.mark.slow
 @pytest.mark.case("emit-11")
 @pytest.mark.parametrize(
@@ -52,6 +61,8 @@ def compile_only(path: Path, gpu: str, sizes: list[tuple[int, ...]]) -> list[Rep
 def test_every_kernel_compiles(gpu: str, dtype: Dtype, every: int) -> None:
     target = find_gpu(gpu)
     pairs: list[Any] = list(every_kernel(dtype, tma=(False, True) if target.has_tma else (False,)))[::every]
+    others = [*every_feature_kernel(dtype), *every_backward_kernel(dtype)][:: 7 * every]
+    pairs += [(spec, config) for spec, config in others if target.has_tma or not config.tma]
     answers = dict(compile_many(pairs, target, jobs=1))
     assert len(answers) == len(pairs)
     refused = {f"{pairs[i][0].key} {pairs[i][1].key}": a.detail for i, a in answers.items() if isinstance(a, Rejected)}
@@ -68,6 +79,18 @@ def test_sizes_of_one_compile(emitter: Emitter) -> None:
     for report in reports:
         assert report["error"] is None, report
         assert report["constexprs"] == BLOCKS
+
+
+@pytest.mark.case("tail-04")
+@pytest.mark.case("emit-04")
+@pytest.mark.case("emit-11")
+def test_sizes_of_one_compile_in_the_backward_pass(emitter: Emitter) -> None:
+    variants = ("window_softcap", "full_alibi_bias_sink_dropout")
+    path = emitter.write(content_of(training_rows_of(("fp16",), 16, variants=variants)))
+    reports = compile_only(path, "nvidia-a100", [(1, 1, 1, 1, 1)])
+    roles = ["fwd", "bwd_prepare", "bwd_dkdv", "bwd_dq"]
+    assert [report["error"] for report in reports] == [None] * (2 * len(roles))
+    assert all(any(report["kernel"].startswith(f"_attn_{role}") for report in reports) for role in roles)
 
 
 @pytest.mark.case("dim-07")

@@ -23,7 +23,7 @@ from jinja2 import nodes
 
 from flashgen.assets import templates_dir
 from flashgen.codegen.environment import make_environment, render
-from flashgen.codegen.kernel import render_kernel
+from flashgen.codegen.kernel import render_kernels
 from flashgen.codegen.module import Row, render_module
 from flashgen.errors import FlashgenError, TemplateError
 from flashgen.families import TlConfig
@@ -31,7 +31,15 @@ from flashgen.spec import AttentionSpec
 from tests.cases.case import case_of
 from tests.cases.check import Checker
 from tests.cases.conftest import ModuleOf
-from tests.kernels.emission import Emitter, content_of, every_kernel, rows_of
+from tests.kernels.emission import (
+    Emitter,
+    content_of,
+    every_backward_kernel,
+    every_feature_kernel,
+    every_kernel,
+    rows_of,
+    training_rows_of,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,11 +89,12 @@ def test_the_file_runs_from_a_package_and_twice_by_path_elsewhere(tmp_path: Path
 @pytest.mark.case("emit-02")
 def test_no_decorator_tunes_and_jit_stands_alone(emitter: Emitter) -> None:
     tuned = rows_of(("bf16", "fp16"), 64, tma=True, programs_per_sm=1, longest_first=True, maxnreg=128)
-    text = render_module(content_of(rows_of(("bf16", "fp16"), 64), tuned))
+    text = render_module(content_of(training_rows_of(("bf16", "fp16"), 64), tuned))
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     decorators = {node.name: [ast.unparse(decorator) for decorator in node.decorator_list] for node in functions}
     kernels = {name: own for name, own in decorators.items() if "triton" in " ".join(own)}
     assert len([name for name in kernels if name.startswith("_attn_fwd")]) == 8
+    assert len([name for name in kernels if name.startswith("_attn_bwd")]) == 1 + 2 * 4
     for own in kernels.values():
         assert len(own) == 1
         assert re.fullmatch(r"triton\.jit(\(do_not_specialize=\w+\))?", own[0])
@@ -290,9 +299,11 @@ def test_no_two_tensors_have_a_stride_in_common(causal: bool, loads: Any, module
 def test_kernels_of_one_module_have_the_names_of_their_own_features() -> None:
     """Names tell apart what lines tell apart, for every mask and structure."""
     texts: dict[str, set[str]] = {}
-    for spec, config in every_kernel("bf16"):
-        kernel = render_kernel(spec, config)
+    every = (*every_kernel("bf16"), *every_feature_kernel("bf16"), *every_backward_kernel("bf16"))
+    for kernel in (kernel for spec, config in every for kernel in render_kernels(spec, config).values()):
         texts.setdefault(kernel.name, set()).add(kernel.source)
     assert {name: len(sources) for name, sources in texts.items() if len(sources) > 1} == {}
-    bodies = [source.partition("(")[2] for (source,) in texts.values()]
+    # A structure changes nothing of some kernels of the backward pass.
+    own = [source for name, (source,) in texts.items() if not re.match("_attn_bwd_(dq|dbias)", name)]
+    bodies = [source.partition("def ")[2].partition("(")[2] for source in own]
     assert len(set(bodies)) == len(bodies)

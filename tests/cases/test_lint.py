@@ -6,13 +6,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from flashgen.codegen.module import ModuleContent, Row, render_module
 from flashgen.spec import DTYPES, Dtype
-from tests.kernels.emission import VARIANTS, content_of, every_kernel, rows_of
+from tests.kernels.emission import (
+    FEATURES,
+    VARIANTS,
+    backward_rows_of,
+    content_of,
+    every_backward_kernel,
+    every_feature_kernel,
+    every_kernel,
+    rows_of,
+    training_rows_of,
+)
 
 ROOT = Path(__file__).parents[2]
 HALF: tuple[Dtype, Dtype] = ("bf16", "fp16")
@@ -38,6 +49,18 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
         two.gpus[0], slug="nvidia-rtx-pro-6000-blackwell-max-q-workstation-edition", pattern="NVIDIA RTX PRO.*"
     )
     yield "two_gpus", replace(two, gpus=(*two.gpus, other))
+    for held in (subset for size in range(5) for subset in combinations(FEATURES, size)):
+        name, ending = "_".join(held) or "no_features", "".join(f"_{feature}" for feature in held)
+        variants = [mask + ending for mask in VARIANTS]
+        yield f"forward_{name}", content_of(rows_of(HALF, 64, variants=variants))
+        yield f"training_{name}", content_of(training_rows_of(HALF, 64, variants=variants))
+        for mask in ("full", "causal", "window"):  # as a candidate is
+            yield f"backward_{mask}_{name}", content_of(backward_rows_of(("bf16",), 64, variants=[mask + ending]))
+    separate = tuple(f"{mask}_{feature}" for mask in ("full", "causal") for feature in FEATURES)
+    yield "one_feature_at_a_time", content_of(training_rows_of(HALF, 64, variants=("full", "causal", *separate)))
+    merged = backward_rows_of(HALF, 64, kept=64, step=64, num_stages=2, tma=True, merged=True, dp_first=True)
+    yield "merged", content_of(training_rows_of(HALF, 64), (*tuned, *merged))
+    yield "split", content_of(training_rows_of(HALF, 64), backward_rows_of(HALF, 64, tma=True))
     yield "long_facts", replace(two, facts=("A fact.", "", "Another, after a blank line."), command="flashgen emit")
 
 
@@ -62,7 +85,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module a kernel, in a directory."""
     directory = tmp_path_factory.mktemp("kernels")
     for dtype in DTYPES:
-        for i, (spec, config) in enumerate(every_kernel(dtype)):
+        every = (*every_kernel(dtype), *every_feature_kernel(dtype), *every_backward_kernel(dtype))
+        for i, (spec, config) in enumerate(every):
             content = content_of((Row(spec=spec, dtypes=(dtype,), config=config),))
             (directory / f"{dtype}_{i}.py").write_text(render_module(content))
     return directory
@@ -79,7 +103,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.case("grad-10")
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--diff")], ids=" ".join)
 def test_every_kernel_is_clean(arguments: tuple[str, ...], kernels: Path) -> None:
-    assert len(list(kernels.iterdir())) == 168
+    assert len(list(kernels.iterdir())) == 696
     assert run_ruff(*arguments, directory=kernels) == ""
 
 

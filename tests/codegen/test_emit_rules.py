@@ -9,11 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from flashgen.codegen.emit import EmitRequest, emit
+from flashgen.codegen.emit import emit
 from flashgen.codegen.module import Row
+from flashgen.codegen.request import EmitRequest
 from flashgen.codegen.rules import Case, cases_of, rule_sets
 from flashgen.compiler.load import load_source
-from flashgen.errors import TunedConfigError
+from flashgen.errors import SpecError, TunedConfigError
 from flashgen.hardware.known import KNOWN
 from flashgen.store.entry import TunedEntry
 from tests.kernels.emission import VARIANTS, spec_of
@@ -34,8 +35,8 @@ def configs(tmp_path: Path) -> Path:
     return usual_configs(tmp_path / "configs")
 
 
-def request(configs: Path, *gpus: str, **changes: object) -> EmitRequest:
-    return EmitRequest(gpus=gpus or ("nvidia-h200",), configs=configs, **changes)  # type: ignore[arg-type]
+def request(configs: Path, *gpus: str, op: str = "forward", **changes: object) -> EmitRequest:
+    return EmitRequest(gpus=gpus or ("nvidia-h200",), configs=configs, op=op, **changes)  # type: ignore[arg-type]
 
 
 def rows(*entries: TunedEntry) -> list[tuple[tuple[str, ...], int | None, int]]:
@@ -131,14 +132,97 @@ def test_portable_rules_must_reach_any_length(configs: Path) -> None:
 
 def test_no_portable_rules_at_all(tmp_path: Path) -> None:
     write_configs(tmp_path, "nvidia-h200", *usual_entries(64))
-    with pytest.raises(TunedConfigError, match=f"next: flashgen tune --gpu portable --out {tmp_path}"):
+    command = f"flashgen tune --gpu portable --op forward --head-dim 64 --dtype bf16 --dtype fp16 --out {tmp_path}"
+    with pytest.raises(TunedConfigError, match=f"next: {command}$"):
         emit(request(tmp_path))
+    with pytest.raises(TunedConfigError, match=f"next: {command.replace(' --op forward', '')}$"):
+        emit(request(tmp_path, op="all"))
 
 
 def test_nothing_to_serve(configs: Path) -> None:
     write_configs(configs, "nvidia-h200")
-    with pytest.raises(TunedConfigError, match="there is nothing to emit"):
+    with pytest.raises(TunedConfigError, match=r"there is nothing to emit.*\n  next: flashgen tune --gpu h200 --out"):
         emit(request(configs))
+
+
+def test_a_module_holds_forward_rules_and_then_backward_ones(configs: Path) -> None:
+    emission = emit(request(configs, op="all"))
+    content = emission.content
+    for rows_held in (content.portable, content.gpus[0].rows):
+        assert [row.spec.op for row in rows_held] == ["forward"] * 8 + ["backward"] * 8
+    assert {(source.file.gpu, source.file.op) for source in emission.sources} == {
+        ("nvidia-h200", "forward"),
+        ("nvidia-h200", "backward"),
+        ("portable", "forward"),
+        ("portable", "backward"),
+    }
+    assert {row.spec.op for row in emit(request(configs)).content.portable} == {"forward"}
+
+
+def test_a_module_with_gradients_says_so_and_without_them_how_it_was_made(configs: Path) -> None:
+    whole, forward = (emit(request(configs, op=op, head_dims=(64,))) for op in ("all", "forward"))
+    assert whole.content.command == "flashgen emit --gpu h200 --head-dim 64"
+    assert forward.content.command == "flashgen emit --gpu h200 --op forward --head-dim 64"
+    facts = " ".join(" ".join(whole.content.facts).split())
+    assert "attention forward (out, lse) and backward (dq, dk, dv), in bf16, fp16; head_dim 64;" in facts
+    assert "NVIDIA H200 (nvidia-h200, sm_90): 4 forward and 4 backward rules, measured" in facts
+    for who in ("nvidia-h200 forward", "nvidia-h200 backward", "portable forward", "portable backward"):
+        assert f"{who}: 48 probes a rule of suite quick" in facts
+    assert "backward" not in " ".join(forward.content.facts)
+
+
+def test_shared_bytes_are_those_of_both_passes(configs: Path) -> None:
+    write_configs(configs, "portable", *usual_entries(64, 128, op="backward", shared_bytes=50000), op="backward")
+    assert emit(request(configs, op="all")).content.portable_shared_bytes == 50000
+    assert emit(request(configs)).content.portable_shared_bytes == 24576
+
+
+def test_a_gpu_without_backward_rules_runs_the_portable_ones(configs: Path) -> None:
+    (configs / "nvidia-h200" / "backward.yaml").unlink()
+    emission = emit(request(configs, op="all"))
+    assert {row.spec.op for row in emission.content.gpus[0].rows} == {"forward"}
+    assert {row.spec.op for row in emission.content.portable} == {"forward", "backward"}
+    (note,) = emission.notes
+    command = f"flashgen tune --gpu h200 --op backward --out {configs}"
+    assert note == f"nvidia-h200 has no backward rules: portable ones fill in; to tune for it: {command}"
+
+
+def test_without_portable_backward_rules_there_are_two_ways_on(configs: Path) -> None:
+    (configs / "portable" / "backward.yaml").unlink()
+    command = "flashgen tune --gpu portable --op backward --head-dim 64 --head-dim 128 --dtype bf16 --dtype fp16"
+    with pytest.raises(TunedConfigError) as caught:
+        emit(request(configs, op="all"))
+    _, following, other = str(caught.value).splitlines()
+    assert following == f"  next: {command} --out {configs}"
+    assert "flashgen emit --op forward" in other
+    assert emit(request(configs)).text
+
+
+def test_features_are_served_beside_the_plain_kernels(configs: Path) -> None:
+    sets, variants = (("alibi", "dropout"), ("sink",)), ["full", "causal", "window", "window_softcap"]
+    for op in ("forward", "backward"):
+        featured = [f"{mask}_{features}" for features in ("alibi_dropout", "sink") for mask in variants[:3]]
+        entries = usual_entries(64, op=op, variants=[*variants, *featured])  # type: ignore[arg-type]
+        write_configs(configs, "portable", *entries, op=op)  # type: ignore[arg-type]
+    emission = emit(request(configs, op="all", head_dims=(64,), features=sets))
+    assert {row.spec.variant for row in emission.content.portable} == {*variants, *featured}
+    assert {row.spec.variant for row in emission.content.gpus[0].rows} == set(variants)
+    assert emission.content.command == "flashgen emit --gpu h200 --head-dim 64 --feature alibi+dropout --feature sink"
+    assert "sliding window; softcap; alibi with dropout; sink; MHA" in " ".join(
+        " ".join(emission.content.facts).split()
+    )
+    assert any("no rule for any number of keys of forward-bf16-d64-full-alibi-dropout" in n for n in emission.notes)
+
+
+def test_features_without_portable_rules_name_the_command_that_makes_them(configs: Path) -> None:
+    command = "--head-dim 64 --dtype bf16 --dtype fp16 --feature alibi+dropout --out"
+    with pytest.raises(TunedConfigError, match=re.escape(f"next: flashgen tune --gpu portable {command}")):
+        emit(request(configs, op="all", head_dims=(64,), features=(("alibi", "dropout"),)))
+
+
+def test_softcap_with_features_needs_the_window_kernels(configs: Path) -> None:
+    with pytest.raises(SpecError, match=r"softcap\+sink needs the window kernels too"):
+        emit(request(configs, window=False, features=(("softcap", "sink"),)))
 
 
 def test_a_file_in_another_gpus_place(configs: Path) -> None:
@@ -179,7 +263,9 @@ def module(configs: Path) -> ModuleType:
         entry_of(BF16, keys=(513, 2048), BLOCK_M=128),
         entry_of(replace(FP16), keys=(1, 1024), BLOCK_M=256, num_warps=8),
     )
-    return load_source(emit(request(configs, head_dims=(64,))).text, "emitted")
+    short = entry_of(replace(BF16, op="backward"), keys=(1, 512), BLOCK_M=16)
+    write_configs(configs, "nvidia-h200", short, op="backward")
+    return load_source(emit(request(configs, op="all", head_dims=(64,))).text, "emitted")
 
 
 @pytest.mark.parametrize(
@@ -200,16 +286,27 @@ def test_the_emitted_module_picks_the_rule_of_the_length(
 ) -> None:
     import torch
 
-    q, k = (
-        torch.empty(1, 1, 4, 64, dtype=getattr(torch, dtype)),
-        torch.empty(1, 1, seqlen_k, 64, dtype=getattr(torch, dtype)),
-    )
-    rows = module._select(q, k, k, q, "causal").config.BLOCK_M
-    assert rows == block_m
+    q = torch.empty(1, 1, 4, 64, dtype=getattr(torch, dtype))
+    k = torch.empty(1, 1, seqlen_k, 64, dtype=q.dtype)
+    tile = module._select("forward", "causal", q, k, k, q).config.BLOCK_M
+    assert tile == block_m
+
+
+@pytest.mark.parametrize(("seqlen_k", "block_m"), [(512, 16), (513, 32)])
+def test_the_emitted_module_picks_the_backward_rule_of_the_length(
+    seqlen_k: int, block_m: int, module: ModuleType
+) -> None:
+    import torch
+
+    q, k = (torch.empty(1, 1, length, 64, dtype=torch.bfloat16) for length in (4, seqlen_k))
+    tile = module._select("backward", "causal", q, k, k, q, q, k, k).config.dkdv.BLOCK_M
+    assert tile == block_m
 
 
 def test_header_of_mixed_evidence(configs: Path) -> None:
     write_configs(configs, "nvidia-h200", *usual_entries(64)[:3], *usual_entries(128, measured=False))
     text = emit(request(configs)).text
-    assert re.search(r"^Tuned for +NVIDIA H200 \(nvidia-h200, sm_90\): 7 rules, 3 measured, 4 predicted$", text, re.M)
+    assert re.search(
+        r"^Tuned for +NVIDIA H200 \(nvidia-h200, sm_90\): 7 forward rules, 3 measured, 4 predicted$", text, re.M
+    )
     assert "# For NVIDIA H200 (nvidia-h200, sm_90): 3 measured, 4 predicted." in text

@@ -15,13 +15,15 @@ from jinja2 import meta, nodes
 from flashgen.assets import templates_dir
 from flashgen.codegen.environment import make_environment
 from flashgen.codegen.module import ModuleView
-from flashgen.families import TlConfig
-from flashgen.spec import AttentionSpec
+from flashgen.families import FAMILIES
+from flashgen.spec import FEATURES, AttentionSpec
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted(path.relative_to(templates_dir()).as_posix() for path in templates_dir().rglob("*.jinja"))
-SKELETONS = ["kernel/forward_tl.py.jinja", "module/module.py.jinja"]
-KERNEL_NAMES = {"spec", "config", "name", "masked"}
+SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
+# m and n say how rows of queries and of keys broadcast, may_mask which blocks hold masked pairs; names are by role;
+# has_bias whether any kernel of the module adds one.
+KERNEL_NAMES = {"spec", "config", "name", "names", "m", "n", "may_mask", "has_bias"}
 MODULE_NAMES = {"module"}
 
 
@@ -44,8 +46,9 @@ def test_templates_read_only_the_names_of_their_contract(name: str, environment:
 def test_every_attribute_that_a_template_reads_exists(name: str, environment: jinja2.Environment) -> None:
     known = {
         "spec": {f.name for f in fields(AttentionSpec)} | set(dir(AttentionSpec)),
-        "config": {f.name for f in fields(TlConfig)} | set(dir(TlConfig)),
+        "config": {attribute for family in FAMILIES.values() for attribute in dir(family.config_type)},
         "module": set(re.findall(r"self\.(\w+)", (ROOT / "flashgen/codegen/module.py").read_text()))
+        | {f"has_{feature}" for feature in FEATURES}
         | set(dir(ModuleView)),
     }
     for read in environment.parse(source(name)).find_all(nodes.Getattr):
@@ -70,9 +73,9 @@ def test_every_fragment_is_included_somewhere() -> None:
 
 @pytest.mark.parametrize("name", [*SKELETONS, "kernel/forward_tl_tile.jinja"])
 def test_skeletons_read_as_code(name: str) -> None:
-    """At most a quarter of a skeleton's lines choose between lines; includes only name what stands there."""
+    """At most a quarter of a skeleton's lines choose between lines; an include only names what stands there."""
     lines = [line for line in source(name).splitlines() if line.strip()]
-    choices = [line for line in lines if "{%" in line and "include" not in line]
+    choices = [line for line in lines if re.search(r"\{% (if|elif|else|endif|for|endfor)\b", line)]
     assert len(choices) <= len(lines) / 4 + 3
 
 

@@ -40,14 +40,14 @@ def test_same_source_needs_other_resources_on_other_archs(cold_cache: Path) -> N
         assert 16 <= answer.registers <= 255
         assert sram_bound(*pairs[index], find_gpu("h200")) <= answer.shared_bytes <= find_gpu("h200").smem_per_block
     assert isinstance(a100[0], Resources)
-    assert a100[0].shared_bytes != h200[0].shared_bytes  # type: ignore[union-attr]
+    assert a100[0] != h200[0]
 
 
 def test_one_process_answers_for_each_target_anew(cold_cache: Path) -> None:
     staged = TlConfig(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
     answers = [dict(compile_many([(SPEC, staged)], find_gpu(gpu), 1))[0] for gpu in ("h200", "a100")]
     assert all(isinstance(answer, Resources) for answer in answers)
-    assert len({answer.shared_bytes for answer in answers if isinstance(answer, Resources)}) == 2
+    assert len(set(answers)) == 2
 
 
 def test_answers_come_from_the_cache_the_second_time(cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

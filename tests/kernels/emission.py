@@ -12,7 +12,8 @@ from typing import Any
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
 from flashgen.compiler.load import load_file
 from flashgen.families import TlConfig
-from flashgen.spec import AttentionSpec, Dtype
+from flashgen.families.tl_backward import TlBackwardConfig
+from flashgen.spec import AttentionSpec, Dtype, Op
 
 VARIANTS = ("full", "causal", "window", "window_softcap")
 # One knob of structure each, and the longest chain; a kernel's lines differ in these alone.
@@ -28,15 +29,10 @@ STRUCTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def spec_of(variant: str, dtype: Dtype, head_dim: int, head_dim_v: int | None = None) -> AttentionSpec:
-    return AttentionSpec(
-        dtype=dtype,
-        head_dim=head_dim,
-        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
-        causal=variant.startswith("causal"),
-        window=variant.startswith("window"),
-        softcap=variant.endswith("softcap"),
-    )
+def spec_of(
+    variant: str, dtype: Dtype, head_dim: int, head_dim_v: int | None = None, op: Op = "forward"
+) -> AttentionSpec:
+    return AttentionSpec.of_variant(variant, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, op=op)
 
 
 def config_of(
@@ -67,6 +63,45 @@ def rows_of(
         )
         for variant in variants
     )
+
+
+def backward_rows_of(
+    dtypes: tuple[Dtype, ...],
+    head_dim: int,
+    head_dim_v: int | None = None,
+    *,
+    variants: Iterable[str] = VARIANTS,
+    kept: int = 32,
+    step: int = 16,
+    num_warps: int = 4,
+    num_stages: int = 1,
+    **knobs: Any,
+) -> tuple[Row, ...]:
+    """One rule a variant for the backward pass, whose programs keep `kept` rows and step over `step`."""
+    config = TlBackwardConfig(
+        BLOCK_M=step,
+        BLOCK_N=kept,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        BLOCK_M_DQ=kept,
+        BLOCK_N_DQ=step,
+        num_warps_dq=num_warps,
+        num_stages_dq=num_stages,
+        **knobs,
+    )
+    return tuple(
+        Row(spec=spec_of(variant, dtypes[0], head_dim, head_dim_v, "backward"), dtypes=dtypes, config=config)
+        for variant in variants
+    )
+
+
+def training_rows_of(
+    dtypes: tuple[Dtype, ...], head_dim: int, head_dim_v: int | None = None, *, variants: Iterable[str] = VARIANTS
+) -> tuple[Row, ...]:
+    """One rule a variant for each pass, in small tiles."""
+    variants = tuple(variants)
+    rows = rows_of(dtypes, head_dim, head_dim_v, variants=variants)
+    return rows + backward_rows_of(dtypes, head_dim, head_dim_v, variants=variants)
 
 
 def content_of(portable: tuple[Row, ...], tuned: tuple[Row, ...] = (), pattern: str = ".*") -> ModuleContent:
@@ -100,6 +135,33 @@ class Emitter:
             path = self.write(content)
             self.modules[content] = load_file(path, path.stem)
         return self.modules[content]
+
+
+# Features one at a time, and all at once with each mask.
+FEATURES = ("alibi", "bias", "sink", "dropout")
+FEATURED = (*(f"full_{feature}" for feature in FEATURES), *(f"{mask}_alibi_bias_sink_dropout" for mask in VARIANTS))
+
+
+def every_feature_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, TlConfig]]:
+    """The forward kernels with features, through pointers and through TMA."""
+    for variant, uses_tma, head_dim in product(FEATURED, (False, True), (16, 24)):
+        yield (
+            spec_of(variant, dtype, head_dim),
+            config_of(variant, block_m=16, block_n=16, num_warps=1, tma=uses_tma),
+        )
+
+
+def every_backward_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, TlBackwardConfig]]:
+    """Each combination of mask and structure of the backward pass once, and every feature."""
+    structures = [
+        {"tma": tma, "merged": merged, "dp_first": first}
+        for tma, merged, first in product((False, True), repeat=3)
+        if tma or not merged
+    ]
+    for variant, structure, head_dim in product((*VARIANTS, *FEATURED), structures, (16, 24)):
+        rows = backward_rows_of((dtype,), head_dim, variants=(variant,), kept=16, step=16, num_warps=1, **structure)
+        assert isinstance(rows[0].config, TlBackwardConfig)
+        yield rows[0].spec, rows[0].config
 
 
 def every_kernel(dtype: Dtype, *, tma: Iterable[bool] = (False, True)) -> Iterator[tuple[AttentionSpec, TlConfig]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import ModuleType
@@ -14,6 +15,8 @@ import torch
 
 from tests.kernels.emission import Emitter, content_of, rows_of
 
+# The argument of each feature.
+FEATURES = {"alibi": "alibi_slopes", "bias": "bias", "sink": "sinks", "dropout": "dropout_p"}
 ZERO = {"q": (1, 8, 4, 16), "k": (1, 8, 2, 16), "v": (1, 8, 2, 16)}
 
 
@@ -29,14 +32,23 @@ def plain_module(emitter: Emitter) -> ModuleType:
     return emitter.load(content_of(rows_of(("fp32",), 16, variants=("full", "causal"))))
 
 
+@pytest.fixture(scope="module")
+def featured_module(emitter: Emitter) -> ModuleType:
+    """Holds causal attention, plain, with each feature alone, and with a bias and sinks."""
+    variants = ("causal", *(f"causal_{feature}" for feature in FEATURES), "causal_bias_sink")
+    return emitter.load(content_of(rows_of(("fp32",), 16, variants=variants)))
+
+
 @pytest.fixture
-def no_launch(monkeypatch: pytest.MonkeyPatch, module: ModuleType, plain_module: ModuleType) -> None:
+def no_launch(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, plain_module: ModuleType, featured_module: ModuleType
+) -> None:
     """Any launch fails the test."""
 
     def launched(*args: object) -> NoReturn:
         pytest.fail("a kernel was launched")
 
-    for each in (module, plain_module):
+    for each in (module, plain_module, featured_module):
         monkeypatch.setattr(each, "_launch", launched)
 
 
@@ -107,6 +119,82 @@ def test_a_kernel_that_the_module_does_not_hold_is_named(plain_module: ModuleTyp
         plain_module.flash_attention(**tensors(), window=(3, 0))
     with pytest.raises(ValueError, match=r"softcap is 15\.0.*emit --softcap"):
         plain_module.flash_attention(**tensors(), softcap=15.0)
+
+
+WRONG_FEATURES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "slopes-list": ({"alibi_slopes": [0.5] * 4}, ["alibi_slopes", "list", "torch.Tensor"]),
+    "slopes-dtype": ({"alibi_slopes": torch.ones(4).half()}, ["alibi_slopes", "float16", "float32", "(4,)", "(1, 4)"]),
+    "slopes-shape": ({"alibi_slopes": torch.ones(2)}, ["alibi_slopes", "(2,)", "(4,)", "(1, 4)"]),
+    "slopes-batch": ({"alibi_slopes": torch.ones(2, 4)}, ["alibi_slopes", "(2, 4)", "(1, 4)"]),
+    "slopes-device": ({"alibi_slopes": torch.ones(4, device="meta")}, ["alibi_slopes", "meta", "cpu", "one device"]),
+    "slopes-gradient": ({"alibi_slopes": torch.ones(4).requires_grad_()}, ["alibi_slopes", "gradient", ".detach()"]),
+    "bias-dtype": ({"bias": torch.ones(8, 8).bool()}, ["bias", "bool", "floats"]),
+    "bias-dims": ({"bias": torch.ones(8)}, ["bias", "(8,)", "2 to 4 dims"]),
+    "bias-rows": ({"bias": torch.ones(7, 8)}, ["bias", "(7, 8)", "(1, 4, 8, 8)"]),
+    "bias-heads": ({"bias": torch.ones(1, 2, 8, 8)}, ["bias", "(1, 2, 8, 8)", "(1, 4, 8, 8)"]),
+    "bias-device": ({"bias": torch.ones(8, 8, device="meta")}, ["bias", "meta", "cpu", "one device"]),
+    "sinks-dtype": ({"sinks": torch.ones(4).long()}, ["sinks", "int64", "floats"]),
+    "sinks-shape": ({"sinks": torch.ones(1, 4)}, ["sinks", "(1, 4)", "(4,)"]),
+    "sinks-number": ({"sinks": 0.5}, ["sinks", "float", "torch.Tensor"]),
+}
+
+
+@pytest.mark.usefixtures("no_launch")
+@pytest.mark.parametrize("wrong", WRONG_FEATURES)
+def test_a_wrong_feature_is_named_before_any_launch(wrong: str, featured_module: ModuleType) -> None:
+    changes, words = WRONG_FEATURES[wrong]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        featured_module.flash_attention(**tensors() | changes, causal=True)
+    missing = [word for word in words if word not in str(caught.value)]
+    assert not missing, f"the message {str(caught.value)!r} does not say {missing}"
+
+
+def features_of(words: Iterable[str]) -> dict[str, Any]:
+    given = {"alibi": torch.ones(4), "bias": torch.ones(8, 8), "sink": torch.ones(4), "dropout": 0.1}
+    return {FEATURES[word]: given[word] for word in words}
+
+
+@pytest.mark.usefixtures("no_launch")
+@pytest.mark.parametrize("asked", [("alibi", "bias"), ("sink", "dropout"), ("alibi", "bias", "sink", "dropout")])
+def test_features_that_the_module_does_not_hold_together_are_named(
+    asked: tuple[str, ...], featured_module: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match="this module holds causal, ") as caught:
+        featured_module.flash_attention(**tensors(), causal=True, **features_of(asked))
+    assert all(FEATURES[word] in str(caught.value) for word in asked)
+    assert str(caught.value).endswith("flashgen emit " + " ".join(f"--feature {word}" for word in asked))
+
+
+@pytest.mark.usefixtures("no_launch")
+def test_a_feature_of_a_mask_that_the_module_does_not_hold_is_named(featured_module: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"window is \(3, 0\), sinks is given; .*emit --feature sink"):
+        featured_module.flash_attention(**tensors(), window=(3, 0), **features_of(["sink"]))
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_module_without_a_feature_has_no_argument_for_it(
+    feature: str, plain_module: ModuleType, featured_module: ModuleType
+) -> None:
+    assert FEATURES[feature] not in inspect.signature(plain_module.flash_attention).parameters
+    assert FEATURES[feature] in inspect.signature(featured_module.flash_attention).parameters
+
+
+def test_slopes_that_need_gradients_serve_where_none_are_computed(featured_module: ModuleType) -> None:
+    slopes = torch.ones(4).requires_grad_()
+    with torch.no_grad():
+        out = featured_module.flash_attention(**tensors(), causal=True, alibi_slopes=slopes)
+    assert torch.equal(out, featured_module.flash_attention(**tensors(), causal=True, alibi_slopes=torch.ones(1, 4)))
+
+
+def test_features_of_empty_tensors(featured_module: ModuleType) -> None:
+    """Without keys, what is left of the denominator is the sink."""
+    x = tensors(k=(1, 0, 2, 16), v=(1, 0, 2, 16))
+    sinks = torch.arange(4.0)
+    out, lse = featured_module.flash_attention(
+        **x, causal=True, bias=torch.ones(8, 0), sinks=sinks.half(), return_lse=True
+    )
+    assert not out.any()
+    assert torch.equal(lse, sinks[None, :, None].expand(1, 4, 8))
 
 
 # What a module may hold by head_dim: causal without full, and masks for one head_dim that another lacks.

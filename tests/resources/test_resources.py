@@ -8,17 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.families import TL, TlConfig
+from flashgen.families import TL, TL_BACKWARD, TlBackwardConfig, TlConfig
 from flashgen.hardware.lookup import find_gpu
 from flashgen.outcome import Reason, Resources
-from flashgen.resources.cost import predict, steps
+from flashgen.resources.cost import predict, programs, step_cost, steps
 from flashgen.resources.occupancy import blocks_per_sm
 from flashgen.resources.sram import exceeds, sram_bound
 from flashgen.spec import AttentionSpec, Workload
+from flashgen.variants import with_variant
 
 H200, A100 = find_gpu("h200"), find_gpu("a100")
 SPEC = AttentionSpec(dtype="bf16", head_dim=128, head_dim_v=128)
 CONFIG = TlConfig(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3)
+BACKWARD = replace(SPEC, op="backward")
+PASSES = TlBackwardConfig(
+    BLOCK_M=64,
+    BLOCK_N=128,
+    num_warps=8,
+    num_stages=2,
+    BLOCK_M_DQ=128,
+    BLOCK_N_DQ=32,
+    num_warps_dq=4,
+    num_stages_dq=3,
+)
+DKDV, DQ = TL_BACKWARD.passes(BACKWARD, PASSES)
+NEEDS = Resources(shared_bytes=131_072, registers=140, spill_bytes=0, num_warps=8)
 SIZES = Workload(batch=4, heads_q=16, heads_kv=16, seqlen_q=4096, seqlen_k=4096)
 SWEEP = Path(__file__).parents[2] / "benchmarks" / "data" / "sweep-nvidia-h200.json"
 
@@ -70,16 +84,61 @@ def test_occupancy_is_the_scarcest_of_shared_memory_registers_and_warps(
 
 
 def test_causal_halves_the_steps_up_to_the_diagonal() -> None:
-    full, causal = steps(SPEC, CONFIG, SIZES), steps(replace(SPEC, causal=True), CONFIG, SIZES)
+    (shape,) = TL.passes(SPEC, CONFIG)
+    full, causal = steps(SPEC, shape, SIZES), steps(replace(SPEC, causal=True), shape, SIZES)
     assert full == 4 * 16 * 32 * 64
     assert full / 2 < causal < full * 0.55
 
 
+def test_a_pass_that_keeps_keys_steps_over_the_queries_of_a_whole_group() -> None:
+    grouped = replace(SIZES, heads_kv=4, seqlen_q=1024)
+    assert (programs(DKDV, grouped), programs(DQ, grouped)) == (4 * 4 * 32, 4 * 16 * 8)
+    assert steps(BACKWARD, DKDV, grouped) == 4 * 4 * 32 * (4 * 1024 // 64)
+    assert steps(BACKWARD, DQ, grouped) == 4 * 16 * 8 * (4096 // 32)
+    causal = replace(BACKWARD, causal=True)
+    assert steps(causal, DKDV, SIZES) == pytest.approx(4 * 16 * 32 * (4096 / 2 + 128 / 2) / 64, rel=0.02)
+
+
+def test_the_passes_of_a_backward_have_four_and_three_matmuls_a_step() -> None:
+    (forward,) = TL.passes(SPEC, replace(CONFIG, BLOCK_M=64, BLOCK_N=128))
+    one = step_cost(SPEC, forward, H200, NEEDS).mma / 2  # matmul of a 64 x 128 tile
+    assert step_cost(BACKWARD, DKDV, H200, NEEDS).mma == pytest.approx(4 * one)
+    assert step_cost(BACKWARD, DQ, H200, NEEDS).mma == pytest.approx(3 * one * (128 * 32) / (64 * 128))
+
+
+@pytest.mark.parametrize("variant", ["full_alibi", "full_bias", "full_dropout", "full_softcap"])
+@pytest.mark.parametrize("spec", [SPEC, BACKWARD])
+def test_a_feature_costs_time_on_the_scores_and_none_in_the_matmuls(spec: AttentionSpec, variant: str) -> None:
+    shape = DQ if spec is BACKWARD else TL.passes(spec, CONFIG)[0]
+    plain = step_cost(spec, shape, H200, NEEDS)
+    found = step_cost(with_variant(spec, variant), shape, H200, NEEDS)
+    assert found.softmax > plain.softmax
+    assert found.mma == plain.mma
+    assert (found.load > plain.load) == (variant == "full_bias")
+
+
+def test_the_time_of_a_backward_is_the_sum_of_its_passes() -> None:
+    """Each pass alone is bound by its matmuls here, so that its time is theirs and some exposed softmax and loads."""
+    found = predict(BACKWARD, PASSES, H200, SIZES, NEEDS)
+    alone = [
+        step_cost(BACKWARD, shape, H200, NEEDS).mma * steps(BACKWARD, shape, SIZES) / H200.sm_count / H200.clock_hz
+        for shape in (DKDV, DQ)
+    ]
+    assert 1.0 < found.us / (sum(alone) * 1e6) < 1.6
+    assert found.bound == "mma"
+    assert found.us > SIZES.flops(BACKWARD) / H200.bf16_flops * 1e6
+
+
+def test_the_bound_of_a_backward_is_that_of_its_larger_pass() -> None:
+    assert sram_bound(BACKWARD, PASSES, H200) == 128 * 256 * 2 + 2 * 64 * 256 * 2  # K and V, two stages of Q and dO
+    larger_dq = replace(PASSES, num_stages_dq=4, BLOCK_N_DQ=128)
+    assert sram_bound(BACKWARD, larger_dq, H200) == 128 * 256 * 2 + 4 * 128 * 256 * 2
+
+
 def test_prediction_is_never_faster_than_the_roofline() -> None:
-    needs = Resources(shared_bytes=131_072, registers=140, spill_bytes=0, num_warps=8)
-    found = predict(SPEC, CONFIG, H200, SIZES, needs)
+    found = predict(SPEC, CONFIG, H200, SIZES, NEEDS)
     assert found.us > SIZES.flops(SPEC) / H200.bf16_flops * 1e6
-    spilled = predict(SPEC, CONFIG, H200, SIZES, replace(needs, spill_bytes=200))
+    spilled = predict(SPEC, CONFIG, H200, SIZES, replace(NEEDS, spill_bytes=200))
     assert spilled.us > found.us
 
 
