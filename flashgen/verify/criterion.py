@@ -2,10 +2,12 @@
 
 Two bounds, of which the stricter counts:
     largest error   max|x - ref| <= 2 * max|std - ref| + tiny, with std standard attention in the same dtype
+                    (3 * for gradients)
     each row        norm(x - ref) <= 1.5 * rounding * norm(ref); std's error does not loosen this one
 
 `tiny` is the rounding of the result's dtype at the magnitude of the reference, not a fixed number: a kernel that gets
-outputs near 1e-6 wrong fails as one that gets outputs near 1 wrong.
+outputs near 1e-6 wrong fails as one that gets outputs near 1 wrong. A sum whose terms cancel is rounded for what its
+terms are, so gradients are measured by the magnitude of theirs where that is larger (magnitudes.py).
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ if TYPE_CHECKING:
     import torch
 
 STANDARD_FACTOR = 2.0
+GRADIENT_FACTOR = 3.0
 ROW_FACTOR = 1.5
 # What an exact kernel may lose to rounding, in the dtype's eps. In 16 bits: half an eps each for p and for the result.
 # In fp32 scores that are summed in another order, and exp2.approx, leave some tens of eps; TF32 would leave 4000.
 ROUNDING_EPS = {"float16": 1.0, "bfloat16": 1.0, "float32": 256.0}
+# ex2.approx.ftz gives 0 below 2^-126, and dropout may leave a row nothing larger: what 2^16 such terms amount to.
+FLUSHED = 2.0**-110
 # In narrower rows the terms of every element may cancel at once, so that the row's norm says nothing.
 MIN_ROW = 16
 
@@ -46,11 +51,20 @@ def error_ratio(result: torch.Tensor, reference: torch.Tensor, standard: torch.T
     return deviation(result, reference, standard, unit).ratio
 
 
-def deviation(result: torch.Tensor, reference: torch.Tensor, standard: torch.Tensor, unit: float = 0.0) -> Deviation:
-    """How far `result` is from `reference` (float64), where `standard` is standard attention in the result's dtype.
+def deviation(
+    result: torch.Tensor,
+    reference: torch.Tensor,
+    standard: torch.Tensor,
+    unit: float | torch.Tensor = 0.0,
+    *,
+    factor: float = STANDARD_FACTOR,
+    dtype: torch.dtype | None = None,
+) -> Deviation:
+    """How far `result` is from `reference` (float64), where `standard` is standard attention in the kernel's dtype.
 
-    `unit` is the magnitude below which errors count as absolute: 0 for outputs, 1 for lse, whose error is the
-    relative error of every probability.
+    `unit` is the magnitude below which errors count as absolute: 0 for outputs; 1 for lse, whose error is the
+    relative error of every probability; for gradients that of their terms, element by element. `factor` is what the
+    largest error may be of standard attention's; `dtype` the kernel's, where the result is wider.
 
     Raises:
         ValueError: a reference that is not float64, or shapes that differ.
@@ -69,9 +83,11 @@ def deviation(result: torch.Tensor, reference: torch.Tensor, standard: torch.Ten
     finite = reference.isfinite()
     error = torch.where(finite, result.double() - reference, 0.0)
     expected = torch.where(finite, reference, 0.0)
+    size = torch.maximum(expected.abs(), torch.as_tensor(unit, dtype=torch.float64, device=expected.device))
+    rounding = _rounding(dtype or result.dtype)
     return max(
-        _largest_error(error, expected, _finite_error(standard, reference), result.dtype, unit),
-        _row_error(error, expected, result.dtype, unit),
+        _largest_error(error, size, rounding, factor * _finite_error(standard, reference)),
+        _row_error(error, size, rounding),
         key=lambda found: found.ratio,
     )
 
@@ -99,28 +115,27 @@ def _finite_error(standard: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _rounding(dtype: torch.dtype) -> tuple[float, float]:
-    """(relative, absolute): the rounding of an exact kernel's result, and the step between subnormals."""
+    """(relative, absolute): the rounding of an exact kernel's result, and what is too small to be held."""
     import torch
 
     info = torch.finfo(dtype)
-    return ROUNDING_EPS[str(dtype).removeprefix("torch.")] * info.eps, info.eps * info.smallest_normal
+    return ROUNDING_EPS[str(dtype).removeprefix("torch.")] * info.eps, max(info.eps * info.smallest_normal, FLUSHED)
 
 
 def _largest_error(
-    error: torch.Tensor, expected: torch.Tensor, standard_error: float, dtype: torch.dtype, unit: float
+    error: torch.Tensor, size: torch.Tensor, rounding: tuple[float, float], standard_error: float
 ) -> Deviation:
-    relative, step = _rounding(dtype)
-    tiny = relative * max(float(expected.abs().max()), unit) + step
-    worst, allowed = float(error.abs().max()), STANDARD_FACTOR * standard_error + tiny
+    relative, step = rounding
+    worst, allowed = float(error.abs().max()), standard_error + relative * float(size.max()) + step
     return Deviation(ratio=worst / allowed, error=worst, allowed=allowed, measure="largest error")
 
 
-def _row_error(error: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, unit: float) -> Deviation:
+def _row_error(error: torch.Tensor, size: torch.Tensor, rounding: tuple[float, float]) -> Deviation:
     """The relative Frobenius bound, held by every row (the last dim): a fault in one row must not drown in others."""
-    relative, step = _rounding(dtype)
-    width = expected.shape[-1] if expected.shape[-1] >= MIN_ROW else expected.numel()
-    errors, norms = (x.reshape(-1, width).norm(dim=-1) for x in (error, expected))
-    allowed = ROW_FACTOR * relative * norms.clamp(min=unit * width**0.5) + step * width**0.5
+    relative, step = rounding
+    width = size.shape[-1] if size.shape[-1] >= MIN_ROW else size.numel()
+    errors, sizes = (x.reshape(-1, width).norm(dim=-1) for x in (error, size))
+    allowed = ROW_FACTOR * relative * sizes + step * width**0.5
     worst = int((errors / allowed).argmax())
     return Deviation(
         ratio=float(errors[worst] / allowed[worst]),

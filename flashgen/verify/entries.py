@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from flashgen.codegen.candidate import candidate_source
-from flashgen.codegen.kernel import kernel_name
+from flashgen.codegen.kernel import kernel_names
 from flashgen.hardware.detect import detect_gpus, interpreter_is_forced
 from flashgen.outcome import Proof, Rejected
 from flashgen.spec import Dtype
@@ -41,10 +41,11 @@ def prove_entries(
 
 
 def _one_a_kernel(entries: Iterable[TunedEntry]) -> tuple[TunedEntry, ...]:
-    kernels: dict[tuple[str, int, int], TunedEntry] = {}
+    kernels: dict[tuple[object, ...], TunedEntry] = {}
     for entry in entries:
         spec = entry.spec
-        kernels.setdefault((kernel_name(spec, entry.config), spec.head_dim, spec.head_dim_v), entry)
+        names = kernel_names(spec, entry.config).values()
+        kernels.setdefault((*names, spec.head_dim, spec.head_dim_v), entry)
     return tuple(kernels.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def is_far(layout: Layout) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarded:
-    """A [Z, H, S, D] view into a flat buffer whose other elements no kernel may use.
+    """A view into a flat buffer whose other elements no kernel may use.
 
     Read, they are NaN or a sentinel; written, `intact` says so.
     """
@@ -51,7 +52,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
     """x's bits as integers: equal iff the same, NaN included."""
     import torch
 
-    return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
+    return x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
 def guarded(layout: Layout, shape: Shape, dtype: torch.dtype, device: torch.device, sentinel: float) -> Guarded:
@@ -64,6 +65,15 @@ def guarded(layout: Layout, shape: Shape, dtype: torch.dtype, device: torch.devi
     extent = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length)
     buffer = torch.full((start + extent + 2 * band,), sentinel, dtype=dtype, device=device)
     return Guarded(buffer=buffer, view=buffer.as_strided(shape, strides, band + start), sentinel=sentinel)
+
+
+def contiguous(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, sentinel: float) -> Guarded:
+    """A contiguous view of `shape`, of however many dims, in a buffer of `sentinel`."""
+    import torch
+
+    band, size = _GUARD_ROWS * shape[-1], math.prod(shape)
+    buffer = torch.full((size + 2 * band,), sentinel, dtype=dtype, device=device)
+    return Guarded(buffer=buffer, view=buffer[band : band + size].view(shape), sentinel=sentinel)
 
 
 def far(layout: Layout, shape: Shape, buffer: torch.Tensor, slot: int) -> Guarded:
@@ -81,6 +91,8 @@ def strides_of(layout: Layout, shape: Shape) -> tuple[Shape, int]:
             return (token * rows, rows * width, width, 1), 0
         case "expanded":  # one head in memory
             return (rows * width, 0, width, 1), 0
+        case "one_row":  # the gradient of a sum, expanded
+            return (0, 0, 0, 1), 0
         case "every_second":
             return (2 * token * rows, width, 2 * token, 1), 0
         case "packed":  # as q, k and v split from one projection

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flashgen.compiler.classify import run_failure
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.spec import AttentionSpec, Dtype
-from flashgen.verify.criterion import deviation
+from flashgen.verify.dropout import unfairness
+from flashgen.verify.lay_out import lay_out
 from flashgen.verify.layouts import bits
-from flashgen.verify.probes import Probe, Suite
-from flashgen.verify.reference import Scoring, reference, standard
-from flashgen.verify.tensors import Tensors, lay_out
+from flashgen.verify.passes import PASSES, Pass
+from flashgen.verify.probes import Suite
+from flashgen.verify.tensors import Tensors
 
 if TYPE_CHECKING:
     import torch
+
+    Results = dict[str, torch.Tensor]
 
 REPEATS = 2
 _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -45,7 +48,7 @@ def prove_rule(
     stop_at_failure: bool = False,
     on_probe: Callable[[str], None] | None = None,
 ) -> Proof | Rejected:
-    """Whether `rule` of an emitted `module` computes `spec`, in `dtype` on `device`.
+    """Whether `rule` of an emitted `module` computes `spec`, forward or backward, in `dtype` on `device`.
 
     A rule is rejected as INEXACT when an output strays, differs between two runs or is not written, or when anything
     else is written; as LAUNCH, COMPILE or CRASHED when it does not run. After CRASHED on a GPU this process can use the
@@ -61,16 +64,18 @@ def prove_rule(
     device = torch.device(device)
     if device.type == "cpu" and dtype == "bf16":
         raise ValueError("dtype is bf16 on the CPU, where Triton's interpreter computes nonsense; prove fp16 or fp32")
+    direction, dropout_mask = PASSES[spec.op], module.dropout_mask if spec.dropout else None
     findings: list[Finding] = []
     for probe in suite.suited(spec):
-        tensors = lay_out(probe, spec, getattr(torch, _TORCH_NAMES[dtype]), device, seed)
-        if tensors is None or not _takes(module, rule, tensors):
+        tensors = lay_out(probe, spec, getattr(torch, _TORCH_NAMES[dtype]), device, seed, dropout_mask)
+        if tensors is None or not _takes(direction, module, rule, tensors):
             continue
         if on_probe is not None:
             on_probe(probe.name)
-        found = _examine(module, rule, probe, tensors, probe.scoring(spec))
-        if isinstance(found, Rejected):
-            return found
+        runs = _runs(direction, module, rule, tensors, device)
+        if isinstance(runs, Rejected):
+            return replace(runs, detail=f"probe {probe.name!r}: {runs.detail}")
+        found = _judged(direction, probe.name, runs, tensors)
         findings.append(found)
         if stop_at_failure and not found.ratio <= 1.0:
             break
@@ -98,48 +103,50 @@ def _verdict(findings: list[Finding], suite: Suite, seed: int, dtype: Dtype, whe
     )
 
 
-def _takes(module: ModuleType, rule: Any, tensors: Tensors) -> bool:
+def _takes(direction: Pass, module: ModuleType, rule: Any, tensors: Tensors) -> bool:
     """Whether the module would give these tensors to this rule: TMA cannot describe all of them."""
     if not getattr(rule.config, "tma", False):
         return True
-    return all(module._can_describe(x.view) for x in (tensors.q, tensors.k, tensors.v, tensors.out))
+    return all(module._can_describe(x) for x in map(tensors.view, direction.tiled) if x is not None)
 
 
-def _examine(module: ModuleType, rule: Any, probe: Probe, tensors: Tensors, scoring: Scoring) -> Finding | Rejected:
+def _runs(
+    direction: Pass, module: ModuleType, rule: Any, tensors: Tensors, device: torch.device
+) -> list[Results] | Rejected:
+    """The outputs of every repeat, each into poisoned memory; or what went wrong with a launch."""
     import torch
 
     runs = []
     for _ in range(REPEATS):
         tensors.poison()
-        if (failure := _run(module, rule, tensors, scoring)) is not None:
-            return Rejected(reason=failure.reason, detail=f"probe {probe.name!r}: {failure.detail}")
-        runs.append((tensors.out.view.clone(), tensors.lse.view[..., 0].clone()))
-    if (damage := tensors.damage()) is not None:
-        return Finding(probe=probe.name, ratio=math.inf, detail=damage)
-    if not all(torch.equal(bits(first), bits(second)) for first, second in zip(*runs, strict=True)):
-        return Finding(probe=probe.name, ratio=math.inf, detail="two runs differ")
-    return _compare(probe, runs[0], tensors, scoring)
+        try:
+            direction.launch(module, rule, tensors)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except Exception as error:  # whatever the launch raises is the candidate's failure
+            return run_failure(error)
+        runs.append(tensors.results())
+    return runs
 
 
-def _run(module: ModuleType, rule: Any, tensors: Tensors, scoring: Scoring) -> Rejected | None:
-    """One launch of the rule, waited for; what went wrong, or None."""
+def _judged(direction: Pass, probe: str, runs: list[Results], tensors: Tensors) -> Finding:
+    """What the runs show; of several outputs the worst counts."""
+    if (flaw := _flaw(runs, tensors)) is not None:
+        return Finding(probe=probe, ratio=math.inf, detail=flaw)
+    expected = direction.expect(tensors)
+    deviations = {name: expected[name].deviation_of(result) for name, result in runs[0].items()}
+    name, worst = max(deviations.items(), key=lambda item: item[1].ratio)
+    return Finding(probe=probe, ratio=worst.ratio, detail=f"{name}: {worst}")
+
+
+def _flaw(runs: list[Results], tensors: Tensors) -> str | None:
+    """What is wrong whatever the numbers are, or None."""
     import torch
 
-    views = (x.view for x in (tensors.q, tensors.k, tensors.v, tensors.out))
-    lse = tensors.lse.view[..., 0]
-    try:
-        module._execute(rule, *views, lse, scoring.scale, scoring.left, scoring.right, scoring.softcap)
-        if lse.is_cuda:
-            torch.cuda.synchronize(lse.device)
-    except Exception as error:  # whatever the launch raises is the candidate's failure
-        return run_failure(error)
-    return None
-
-
-def _compare(probe: Probe, run: tuple[torch.Tensor, torch.Tensor], tensors: Tensors, scoring: Scoring) -> Finding:
-    """out and lse against float64; the worse of the two counts."""
-    expected, yardstick = reference(*tensors.seen(), scoring), standard(*tensors.seen(), scoring)
-    out = deviation(run[0], expected[0], yardstick[0])
-    lse = deviation(run[1], expected[1], yardstick[1], unit=1.0)
-    worst, name = (out, "out") if out.ratio >= lse.ratio else (lse, "lse")
-    return Finding(probe=probe.name, ratio=worst.ratio, detail=f"{name}: {worst}")
+    if (damage := tensors.damage()) is not None:
+        return damage
+    first, *others = runs
+    if not all(torch.equal(bits(first[name]), bits(other[name])) for other in others for name in first):
+        return "two runs differ"
+    keep = tensors.features.keep
+    return None if keep is None else unfairness(keep, tensors.features.dropout_p)

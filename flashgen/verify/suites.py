@@ -1,12 +1,17 @@
-"""The suites. QUICK also suits Triton's interpreter; FULL is QUICK and what needs a GPU's speed."""
+"""The suites. QUICK also suits Triton's interpreter; FULL is QUICK and what needs a GPU's speed.
+
+Here stand the forward probes; backward_probes.py has those of the backward pass.
+"""
 
 from __future__ import annotations
 
-from flashgen.verify.probes import FORWARD, Fill, Probe, Suite
+from flashgen.verify import backward_probes
+from flashgen.verify.probes import ADDED, FORWARD, Bias, Fill, Probe, Suite, biases, windows
 
 _HUGE = Fill(kind="constant", gain=133120.0)  # 65 * 2^11: its scores pass 1e12, and no sum of them rounds in fp32
 
-# Lengths around and between the tiles' edges; more queries than keys, whose first rows a causal mask hides.
+# Lengths round and between the tiles' edges, and diagonals next to them; more queries than keys, whose first rows a
+# causal mask hides.
 _LENGTHS = (
     Probe(name="ragged", shape=(2, 2, 1, 37, 69)),
     Probe(name="one by one", shape=(1, 1, 1, 1, 1)),
@@ -15,6 +20,8 @@ _LENGTHS = (
     Probe(name="one query", shape=(1, 2, 1, 1, 70)),
     Probe(name="one key", shape=(1, 2, 1, 239, 1)),
     Probe(name="whole tiles", shape=(1, 1, 1, 128, 256)),
+    Probe(name="one key more than queries", shape=(1, 1, 1, 64, 65)),
+    Probe(name="two queries more than keys", shape=(1, 1, 1, 66, 64)),
     Probe(name="one beyond the tiles", shape=(1, 2, 1, 129, 257)),
     Probe(name="one short of the tiles", shape=(1, 1, 1, 127, 255)),
     Probe(name="primes", shape=(1, 2, 2, 113, 203)),
@@ -47,6 +54,7 @@ _VALUES = (
         q=Fill(kind="grid", gain=100.0),
         k=Fill(kind="grid", gain=100.0),
         softcap=50.0,
+        without=ADDED,
     ),
     Probe(
         name="three scores of 1e4",  # in some rows all are negative, and a finite stand-in for -inf is the maximum
@@ -54,9 +62,10 @@ _VALUES = (
         q=Fill(kind="grid", gain=100.0),
         k=Fill(kind="grid", gain=100.0),
         softcap=50.0,
+        without=ADDED,
     ),
-    Probe(name="133120", shape=(1, 1, 1, 1, 1), q=_HUGE, k=_HUGE, v=_HUGE),
-    Probe(name="scores of 1e12", shape=(1, 1, 1, 33, 65), q=_HUGE, k=_HUGE),
+    Probe(name="133120", shape=(1, 1, 1, 1, 1), q=_HUGE, k=_HUGE, v=_HUGE, without=ADDED),
+    Probe(name="scores of 1e12", shape=(1, 1, 1, 33, 65), q=_HUGE, k=_HUGE, without=ADDED),
     Probe(name="far from zero", shape=(1, 1, 1, 40, 150), v=Fill(offset=1000.0)),
     Probe(name="tiny values", shape=(1, 1, 1, 40, 150), v=Fill(gain=2.0**-20)),
 )
@@ -72,6 +81,35 @@ _SOFTCAPS = (
         softcap=50.0,
         only="softcap",
     ),
+)
+
+_ALIBIS = (
+    Probe(name="steep slopes", shape=(2, 3, 1, 40, 70), alibi=2.0, only="alibi"),
+    Probe(name="slopes 0", shape=(1, 2, 1, 20, 40), alibi=0.0, only="alibi"),
+)
+
+_BIASES = (
+    Probe(name="bias with holes", shape=(2, 2, 1, 37, 69), bias=Bias(kind="holes"), only="bias"),
+    Probe(
+        name="bias that hides all of some queries' keys", shape=(1, 2, 1, 20, 40), bias=Bias(kind="blind"), only="bias"
+    ),
+    Probe(name="bias of the least number", shape=(1, 2, 1, 20, 40), bias=Bias(kind="least", fp32=True), only="bias"),
+    Probe(name="bias i - j", shape=(1, 1, 1, 33, 33), bias=Bias(kind="distance"), only="bias"),
+    Probe(name="bias in fp32", shape=(1, 2, 1, 19, 35), bias=Bias(fp32=True), only="bias"),
+    *biases((2, 4, 2, 18, 35), "hqk", "zqk", "qk", "zhk", "zhq", ""),
+)
+
+_SINKS = (
+    Probe(name="sinks of -10000", shape=(1, 2, 1, 20, 40), sink=-1e4, only="sink"),
+    Probe(name="sinks of 0", shape=(1, 2, 1, 20, 40), sink=0.0, only="sink"),
+    Probe(name="sinks of 40", shape=(1, 2, 1, 20, 40), sink=40.0, only="sink"),
+)
+
+_DROPOUTS = (
+    Probe(name="dropout 0.1", shape=(2, 4, 2, 37, 69), dropout=0.1, only="dropout"),
+    Probe(name="dropout 0.5", shape=(1, 2, 1, 70, 130), dropout=0.5, only="dropout"),
+    Probe(name="dropout 0.5 by another seed", shape=(1, 2, 1, 70, 130), dropout=0.5, only="dropout"),
+    Probe(name="dropout 0.9", shape=(1, 2, 1, 40, 200), dropout=0.9, only="dropout"),
 )
 
 _LAYOUTS = (
@@ -90,23 +128,18 @@ _LAYOUTS = (
 )
 
 
-def _windows(shape: tuple[int, int, int, int, int], *bounds: tuple[int, int]) -> tuple[Probe, ...]:
-    """A probe for each (left, right), of specs with a window."""
-    return tuple(
-        Probe(name=f"window {window} over {shape[3]}x{shape[4]}", shape=shape, window=window, only="window")
-        for window in bounds
-    )
-
-
 _WINDOWS = (
-    *_windows((1, 1, 1, 40, 48), (0, 0), (1, 0), (0, 1), (15, 0), (16, 1), (17, 2), (-1, 0), (-1, 5), (9, -1)),
-    *_windows((1, 2, 1, 129, 32), (32, 64), (7, 0)),  # rows whose window lies before the first key
-    *_windows((1, 1, 1, 24, 8), (-1, 2**31 - 1), (0, 7), (-1, -1)),  # bounds beyond the ends
-    *_windows((1, 1, 1, 150, 300), (63, 64), (64, 63), (65, 0), (127, 129), (128, 128), (200, 17)),
-    *_windows((1, 1, 1, 20, 400), (31, 0), (33, 33), (300, 0)),
+    *windows((1, 1, 1, 40, 48), (0, 0), (1, 0), (0, 1), (15, 0), (16, 1), (17, 2), (-1, 0), (-1, 5), (9, -1)),
+    *windows((1, 2, 1, 129, 32), (32, 64), (7, 0)),  # rows whose window lies before the first key
+    *windows((1, 1, 1, 24, 8), (-1, 2**31 - 1), (0, 7), (-1, -1)),  # bounds beyond the ends
+    *windows((1, 1, 1, 150, 300), (63, 64), (64, 63), (65, 0), (127, 129), (128, 128), (200, 17)),
+    *windows((1, 1, 1, 20, 400), (31, 0), (33, 33), (300, 0)),
 )
 
-QUICK = Suite(name="quick", probes=_LENGTHS + _LAYOUTS + _GROUPS + _VALUES + _SOFTCAPS + _WINDOWS)
+_FEATURES = _SOFTCAPS + _ALIBIS + _BIASES + _SINKS + _DROPOUTS
+_FORWARD = _LENGTHS + _LAYOUTS + _GROUPS + _VALUES + _FEATURES + _WINDOWS
+
+QUICK = Suite(name="quick", probes=_FORWARD + backward_probes.QUICK)
 
 _LARGE = (
     Probe(name="large ragged", shape=(2, 4, 2, 1023, 1024)),
@@ -125,12 +158,10 @@ _LARGE = (
     Probe(name="large huge last key", shape=(1, 2, 1, 500, 3000), q=FORWARD, k=Fill(kind="last", gain=60.0)),
     Probe(name="large equal scores", shape=(1, 2, 1, 200, 3001), k=Fill(kind="constant", gain=0.5)),
     Probe(name="large far from zero", shape=(1, 2, 1, 200, 3001), v=Fill(offset=1000.0)),
-    *_windows(
-        (1, 2, 1, 1000, 1500), (0, 0), (127, 0), (128, 1), (255, 256), (256, 255), (257, 0), (1000, 100), (-1, 9)
-    ),
-    *_windows((1, 2, 1, 1500, 1000), (255, 0), (256, 257), (700, -1)),
+    *windows((1, 2, 1, 1000, 1500), (0, 0), (127, 0), (128, 1), (255, 256), (256, 255), (257, 0), (1000, 100), (-1, 9)),
+    *windows((1, 2, 1, 1500, 1000), (255, 0), (256, 257), (700, -1)),
 )
 
-FULL = Suite(name="full", probes=QUICK.probes + _LARGE)
+FULL = Suite(name="full", probes=QUICK.probes + _LARGE + backward_probes.LARGE)
 
 SUITES = {suite.name: suite for suite in (QUICK, FULL)}

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from flashgen.verify.criterion import deviation, error_ratio
-from flashgen.verify.reference import Scoring, reference, standard
-from tests.verify.fused import fused, tf32
+from flashgen.verify.expected import expected_gradients
+from flashgen.verify.reference import PLAIN, Features, Scoring, reference, standard
+from tests.verify.fused import fused, fused_backward, tf32
 
 QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -53,6 +54,93 @@ def test_tf32_does_not_pass_for_fp32(right: int) -> None:
 )
 def test_coarser_probabilities_do_not_pass(dtype: torch.dtype, p_dtype: torch.dtype) -> None:
     assert _ratios(_inputs(dtype), Scoring(scale=0.125), p_dtype=p_dtype)[0] > 1.0
+
+
+_SHAPES = {"ragged": (37, 69), "one key": (99, 1), "few": (2, 5), "keys are few": (70, 17)}
+
+
+def _backward_inputs(dtype: torch.dtype, sizes: tuple[int, int], offset_v: float = 0.0) -> tuple[torch.Tensor, ...]:
+    """q, k, v and dout of two query heads and one kv head."""
+    generator = torch.Generator().manual_seed(3)
+    (seqlen_q, seqlen_k), drawn = sizes, []
+    for heads, rows, offset in ((2, seqlen_q, 0.0), (1, seqlen_k, 0.0), (1, seqlen_k, offset_v), (2, seqlen_q, 0.0)):
+        drawn.append((torch.randn(1, heads, rows, 64, generator=generator) + offset).to(dtype))
+    return tuple(drawn)
+
+
+def _gradient_ratios(
+    inputs: tuple[torch.Tensor, ...],
+    scoring: Scoring,
+    features: Features = PLAIN,
+    dlse: torch.Tensor | None = None,
+    change: Any = None,
+    **fault: Any,
+) -> dict[str, float]:
+    """By gradient, of the emulated kernel; `change` may spoil what it found."""
+    given = (*inputs, scoring, features, dlse)
+    found, expected = fused_backward(*given, **fault), expected_gradients(*given)
+    if change is not None:
+        change(found)
+    return {name: expected[name].deviation_of(result).ratio for name, result in found.items()}
+
+
+@pytest.mark.parametrize("right", [-1, 0])
+@pytest.mark.parametrize("offset_v", [0.0, 1000.0])
+@pytest.mark.parametrize("sizes", _SHAPES.values(), ids=_SHAPES)
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_exact_gradients_pass_with_room(
+    dtype: torch.dtype, sizes: tuple[int, int], offset_v: float, right: int
+) -> None:
+    inputs = _backward_inputs(dtype, sizes, offset_v)
+    assert max(_gradient_ratios(inputs, Scoring(scale=0.125, right=right)).values()) < 0.6
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_exact_gradients_with_every_feature_pass_with_room(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(9)
+    scores = (1, 2, 37, 69)
+    features = Features(
+        alibi_slopes=0.1 * torch.rand(1, 2, generator=generator),
+        bias=torch.randn(scores, generator=generator).to(dtype),
+        sinks=torch.randn(2, generator=generator),
+        keep=torch.rand(scores, generator=generator) > 0.5,
+        dropout_p=0.5,
+    )
+    dlse = torch.randn(1, 2, 37, generator=generator)
+    ratios = _gradient_ratios(_backward_inputs(dtype, (37, 69)), Scoring(scale=0.125, softcap=2.0), features, dlse)
+    assert set(ratios) == {"dq", "dk", "dv", "dbias", "dsinks"}
+    assert max(ratios.values()) < 0.6
+
+
+def test_tf32_gradients_do_not_pass_for_fp32() -> None:
+    ratios = _gradient_ratios(_backward_inputs(torch.float32, (37, 69)), Scoring(scale=0.125), operand=tf32)
+    assert min(ratios.values()) > 2.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "p_dtype"), [(torch.float32, torch.float16), (torch.float16, torch.bfloat16)], ids=str
+)
+def test_coarser_factors_of_gradients_do_not_pass(dtype: torch.dtype, p_dtype: torch.dtype) -> None:
+    ratios = _gradient_ratios(_backward_inputs(dtype, (37, 69)), Scoring(scale=0.125), p_dtype=p_dtype)
+    assert min(ratios.values()) > 1.0
+
+
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+def test_one_row_of_a_gradient_off_by_a_hundredth_does_not_pass(dtype: torch.dtype, name: str) -> None:
+    """In bf16 by a thirtieth: a hundredth is its rounding."""
+    off = 1.03 if dtype is torch.bfloat16 else 1.01
+    inputs, scoring = _backward_inputs(dtype, (70, 17)), Scoring(scale=0.125)
+    ratios = _gradient_ratios(inputs, scoring, change=lambda found: found[name][0, 0, -1].mul_(off))
+    assert {other for other, ratio in ratios.items() if ratio > 1.0} == {name}
+
+
+def test_gradient_of_one_key_must_cancel() -> None:
+    """dq of a query with one key is 0; what rounding leaves passes, a delta without its rounding's size does not."""
+    inputs, scoring = _backward_inputs(torch.float32, (99, 1)), Scoring(scale=0.125)
+    assert _gradient_ratios(inputs, scoring)["dq"] < 0.1
+    out, lse = reference(*inputs[:3], scoring)
+    assert _gradient_ratios(inputs, scoring, out=out * (1 + 2.0**-10), lse=lse)["dq"] > 1.0
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
@@ -158,3 +246,10 @@ def test_text_gives_the_numbers() -> None:
     found = deviation(torch.full((1, 1, 4, 32), 1.25).half(), expected, expected.half())
     assert str(found).startswith(("largest error 2.50e-01 is", "row error 1.41e+00 is"))
     assert "NaN" in str(deviation(torch.full((1, 1, 4, 32), math.nan), expected, expected.float()))
+
+
+def test_what_exp2_flushes_is_allowed_and_no_more() -> None:
+    reference = torch.full((1, 1, 2, 32), 1e-39, dtype=torch.float64)
+    flushed = torch.zeros(1, 1, 2, 32, dtype=torch.bfloat16)
+    assert error_ratio(flushed, reference, reference.to(torch.bfloat16)) <= 1.0
+    assert error_ratio(flushed, 1e9 * reference, (1e9 * reference).to(torch.bfloat16)) > 1.0

@@ -13,11 +13,10 @@ import pytest
 
 from flashgen.assets import templates_dir
 from flashgen.codegen import environment
-from flashgen.codegen.candidate import candidate_source
-from flashgen.families import TL
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.verify.worker import Job, Worker
-from tests.verify.mutants import MUTANTS, SETTINGS, Mutant, Setting
+from tests.verify.mutant import Mutant, Setting
+from tests.verify.mutants import MUTANTS, SETTINGS
 
 _TIMEOUT_S = 300.0
 
@@ -29,9 +28,7 @@ def worker() -> Iterator[Worker]:
 
 
 def _job(setting: Setting) -> Job:
-    config = TL.config({"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1} | dict(setting.knobs))
-    source = candidate_source(setting.spec, config)
-    return Job(source=source, dtype=setting.dtype, seed=11, spec=setting.spec, stop_at_failure=True)
+    return Job(source=setting.source(), dtype=setting.dtype, seed=11, spec=setting.spec, stop_at_failure=True)
 
 
 @pytest.mark.slow
@@ -42,7 +39,7 @@ def test_templates_as_they_are_pass(setting: Setting, worker: Worker) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_fault_is_rejected(mutant: Mutant, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = tmp_path / "templates"
     shutil.copytree(templates_dir(), planted)
@@ -54,4 +51,4 @@ def test_fault_is_rejected(mutant: Mutant, worker: Worker, tmp_path: Path, monke
 
 
 def test_mutants_have_their_own_names() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({str(mutant) for mutant in MUTANTS}) == len(MUTANTS)

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashgen.spec import AttentionSpec
+from flashgen.spec import FEATURES, OPS, AttentionSpec, Op
 from flashgen.verify import criterion
+from flashgen.verify.lay_out import lay_out
 from flashgen.verify.probes import Fill, Probe, Suite
+from flashgen.verify.reference import reference
 from flashgen.verify.suites import FULL, QUICK, SUITES
-from flashgen.verify.tensors import lay_out
 
 _CPU = torch.device("cpu")
 _FULL = AttentionSpec(dtype="fp16", head_dim=16, head_dim_v=16)
 _CAUSAL = replace(_FULL, causal=True)
 _WINDOW = replace(_FULL, window=True)
 _SOFTCAP = replace(_WINDOW, softcap=True)
+_EVERY = replace(_SOFTCAP, alibi=True, bias=True, sink=True, dropout=True)
 
 
 def _drawn(probe: Probe, seed: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -31,9 +33,28 @@ def test_full_holds_quick() -> None:
     assert SUITES == {"quick": QUICK, "full": FULL}
 
 
-def test_probes_suit_their_specs() -> None:
-    counts = [len(QUICK.suited(spec)) for spec in (_FULL, _CAUSAL, _WINDOW, _SOFTCAP)]
-    assert counts[0] == counts[1] < counts[2] < counts[3] == len(QUICK.probes)
+@pytest.mark.parametrize("op", OPS)
+def test_probes_suit_their_specs(op: Op) -> None:
+    counts = [len(QUICK.suited(replace(spec, op=op))) for spec in (_FULL, _CAUSAL, _WINDOW, _SOFTCAP, _EVERY)]
+    assert counts[0] == counts[1] < counts[2] < counts[3] < counts[4]
+    fair = [probe for probe in QUICK.probes if probe.op == op and not probe.without]
+    assert list(QUICK.suited(replace(_EVERY, op=op))) == fair
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_feature_has_probes_of_its_own(op: Op, feature: str) -> None:
+    spec = AttentionSpec.of_variant(f"full_{feature}", dtype="fp16", head_dim=16, op=op)
+    assert sum(probe.only == feature for probe in QUICK.suited(spec)) >= 1
+    assert not any(feature in probe.without for probe in QUICK.suited(spec))
+
+
+@pytest.mark.parametrize(("op", "pairs"), [("forward", 500_000), ("backward", 250_000)])
+def test_quick_probes_are_small_enough_to_interpret(op: Op, pairs: int) -> None:
+    """Half a million scores take some ten seconds, or a minute in the smallest tiles; a backward one costs two."""
+    suited = QUICK.suited(replace(_FULL, op=op))
+    shapes = [probe.shape for probe in suited]
+    assert sum(batch * heads * queries * keys for batch, heads, _, queries, keys in shapes) <= pairs
 
 
 @pytest.mark.parametrize(
@@ -58,6 +79,19 @@ def test_hash_is_over_the_whole_meaning(monkeypatch: pytest.MonkeyPatch) -> None
     assert QUICK.hash != before
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_large_scores_are_left_to_the_forward_pass(op: Op) -> None:
+    """P recomputed of an lse in fp32 is off by |lse| * 2^-24, which must stay well within what fp32 is allowed."""
+    spec = AttentionSpec.of_variant("full", dtype="fp32", head_dim=64, op=op)
+    worst = 0.0
+    for probe in QUICK.suited(spec):
+        tensors = lay_out(probe, spec, torch.float32, _CPU, 1)
+        assert tensors is not None
+        lse = reference(*tensors.seen(), tensors.scoring)[1]
+        worst = max([worst, *lse[lse.isfinite()].abs().flatten().tolist()])
+    assert worst < 300 if op == "backward" else worst > 1e9
+
+
 def test_two_probes_of_one_name_are_refused() -> None:
     with pytest.raises(AssertionError, match="twice"):
         Suite(name="s", probes=(Probe(name="a", shape=(1, 1, 1, 1, 1)),) * 2)
@@ -73,7 +107,9 @@ def test_values_follow_seed_and_probe() -> None:
     assert not torch.equal(first[1], first[2])
 
 
-@pytest.mark.parametrize("probe", [p for p in QUICK.probes if p.q.kind != "normal"], ids=lambda probe: probe.name)
+@pytest.mark.parametrize(
+    "probe", [p for p in QUICK.probes if p.q.kind != "normal"], ids=lambda probe: f"{probe.op} {probe.name}"
+)
 def test_large_scores_do_not_depend_on_the_order_of_sums(probe: Probe) -> None:
     spec = replace(_FULL, head_dim=64)
     tensors = lay_out(probe, spec, torch.float32, _CPU, 1)
@@ -107,9 +143,10 @@ def test_keys_that_no_query_sees_are_nan() -> None:
     tensors = lay_out(probe, _WINDOW, torch.float32, _CPU, 1)
     assert tensors is not None
     assert probe.first_seen_key(_WINDOW) == 4
-    assert tensors.k.view[:, :, :4].isnan().all()
-    assert tensors.v.view[:, :, :4].isnan().all()
     _, k, v = tensors.seen()
-    assert k.shape[2] == v.shape[2] == 6
-    assert k.isfinite().all()
+    for name, seen in (("k", k), ("v", v)):
+        view = tensors.inputs[name].view
+        assert view[:, :, :4].isnan().all()
+        assert (seen[:, :, :4] == 0).all()
+        assert torch.equal(seen[:, :, 4:], view[:, :, 4:])
     assert [probe.first_seen_key(spec) for spec in (_FULL, _CAUSAL)] == [0, 0]

@@ -12,14 +12,17 @@ import torch
 
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.spec import AttentionSpec
-from flashgen.verify.probes import Probe, Suite
+from flashgen.verify.probes import Bias, Probe, Suite
 from flashgen.verify.prove import prove_rule
-from flashgen.verify.reference import Scoring, reference
+from flashgen.verify.reference import Features, Scoring, reference, reference_gradients
 
 _SPEC = AttentionSpec(dtype="fp16", head_dim=16, head_dim_v=16, causal=True)
 _SUITE = Suite(
     name="small",
     probes=tuple(Probe(name=f"{rows} rows", shape=(1, 2, 1, rows, 9)) for rows in (4, 12, 7)),
+)
+_EVERY = AttentionSpec.of_variant(
+    "window_softcap_alibi_bias_sink_dropout", dtype="fp16", head_dim=16, head_dim_v=24, op="backward"
 )
 Kernel = Callable[..., None]
 
@@ -45,6 +48,48 @@ def _prove(kernel: Kernel, *, tma: bool = False, describable: bool = True, **opt
     module = SimpleNamespace(_execute=kernel, _can_describe=lambda x: describable)
     rule = SimpleNamespace(config=SimpleNamespace(tma=tma))
     return prove_rule(cast(ModuleType, module), rule, _SPEC, "fp16", "cpu", _SUITE, 7, **options)
+
+
+def _dropout_mask(seed: Any, batch: int, heads: int, rows: int, keys: int, dropout_p: float, device: Any) -> Any:
+    generator = torch.Generator().manual_seed(int(seed[0]))
+    return torch.rand(batch, heads, rows, keys, generator=generator) >= dropout_p
+
+
+def _exact_backward(
+    rule: Any, dout: Any, dlse: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any,
+    dbias: Any = None, dsinks: Any = None, seed: Any = None, dropout_p: float = 0.0, **given: Any,
+) -> None:  # fmt: skip
+    scale, left, right, softcap = rest
+    scoring = Scoring(scale=scale, left=left, right=right, softcap=softcap)
+    keep = None if seed is None else _dropout_mask(seed, *q.shape[:3], k.shape[2], dropout_p, q.device)
+    features = Features(**given, keep=keep, dropout_p=dropout_p)
+    gradients = reference_gradients(q, *(x.nan_to_num(0.0) for x in (k, v)), dout, scoring, features, dlse)
+    if dbias is not None:
+        dbias.copy_(gradients["dbias"].sum_to_size(dbias.shape))
+    for name, output in (("dq", dq), ("dk", dk), ("dv", dv), ("dsinks", dsinks)):
+        if output is not None:
+            output.copy_(gradients[name])
+
+
+def _then_backward(act: Callable[[Any], None]) -> Kernel:
+    """The exact backward pass, after which `act` gets its tensors by name."""
+    names = ("dout", "dlse", "q", "k", "v", "out", "lse", "dq", "dk", "dv")
+
+    def kernel(rule: Any, *arguments: Any, **given: Any) -> None:
+        _exact_backward(rule, *arguments, **given)
+        act(SimpleNamespace(**dict(zip(names, arguments)), **given))
+
+    return kernel
+
+
+def _prove_backward(kernel: Kernel, *, spec: AttentionSpec = _EVERY, mask: Any = _dropout_mask) -> Proof | Rejected:
+    module = SimpleNamespace(_execute_backward=kernel, dropout_mask=mask)
+    probes = (
+        Probe(name="dlse", op="backward", shape=(2, 4, 2, 9, 33), dlse=True, window=(12, 3)),
+        Probe(name="some", op="backward", shape=(1, 2, 1, 20, 7), wanted=("dq", "dbias"), bias=Bias(dims="qk")),
+    )
+    rule = SimpleNamespace(config=SimpleNamespace())
+    return prove_rule(cast(ModuleType, module), rule, spec, "fp16", "cpu", Suite(name="two", probes=probes), 7)
 
 
 def _raise(error: Exception) -> Kernel:
@@ -84,6 +129,47 @@ def test_fault_is_inexact(act: Callable[[Any], None], says: str) -> None:
     assert says in rejected.detail
     assert "of 3 probes failed" in rejected.detail
     assert "seed 7" in rejected.detail
+
+
+def test_exact_backward_is_proven() -> None:
+    proof = _prove_backward(_exact_backward)
+    assert isinstance(proof, Proof), proof
+    assert proof.probes == 2
+    assert 0.0 < proof.worst_ratio <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda x: x.dq.mul_(1.01), "dq: "),
+        (lambda x: x.dk is None or x.dk.mul_(1.01), "dk: "),
+        (lambda x: x.dv is None or x.dv[:, :, -1].mul_(1.01), "dv: row error"),
+        (lambda x: x.dbias.mul_(1.01), "dbias: "),
+        (lambda x: x.dsinks is None or x.dsinks.add_(0.01), "dsinks: "),
+        (lambda x: x.dq[:, :, -1].fill_(math.nan), "NaN"),
+        (lambda x: x.dout.add_(1.0), "wrote to dout"),
+        (lambda x: x.lse.add_(1.0), "wrote to lse"),
+        (lambda x: x.seed.add_(1), "wrote to seed"),
+        (lambda x: x.bias.as_strided((1,), (1,), x.bias.storage_offset()).zero_(), "wrote to bias"),
+        (lambda x: x.dbias.as_strided((1,), (1,), x.dbias.storage_offset() - 1).zero_(), "wrote outside dbias"),
+    ],
+    ids=["dq", "dk", "dv", "dbias", "dsinks", "unwritten", "dout", "lse", "seed", "bias", "before dbias"],
+)
+def test_fault_of_a_gradient_is_inexact(act: Callable[[Any], None], says: str) -> None:
+    rejected = _prove_backward(_then_backward(act))
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is Reason.INEXACT
+    assert says in rejected.detail
+
+
+def test_a_mask_that_drops_nothing_is_no_dropout() -> None:
+    def everything(seed: Any, *shape: Any) -> Any:
+        return torch.ones(shape[:4], dtype=torch.bool)
+
+    spec = AttentionSpec.of_variant("causal_dropout", dtype="fp16", head_dim=16, op="backward")
+    rejected = _prove_backward(lambda *_, **__: None, spec=spec, mask=everything)
+    assert isinstance(rejected, Rejected)
+    assert "dropout_mask keeps 2376 of 2376 pairs where 1782 are due" in rejected.detail
 
 
 def test_rows_left_unwritten_are_seen_though_memory_holds_the_answer() -> None:
@@ -145,7 +231,7 @@ def test_errors_of_the_prover_itself_are_raised(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("flashgen.verify.prove.reference", broken)
+    monkeypatch.setattr("flashgen.verify.expected.reference", broken)
     with pytest.raises(ZeroDivisionError):
         _prove(_exact)
 

@@ -10,7 +10,7 @@ import pytest
 
 from flashgen.codegen.candidate import candidate_source
 from flashgen.errors import FlashgenError
-from flashgen.families import TL
+from flashgen.families import TL, TL_BACKWARD
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.spec import AttentionSpec
 from flashgen.verify import worker as worker_module
@@ -81,6 +81,18 @@ def test_rules_are_described(source: str, worker: Worker) -> None:
     (rule,) = worker.rules(source, 300.0)
     assert rule["name"] == "_attn_fwd_full, head_dim 16, tile 128x128, 4 warps, 1 stages"
     assert (rule["dtypes"], rule["own"]) == (["bf16"], True)
+
+
+def test_backward_rules_are_described(worker: Worker) -> None:
+    backward = TL_BACKWARD.config(
+        {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 1}
+        | {"BLOCK_M_DQ": 128, "BLOCK_N_DQ": 32, "num_warps_dq": 8, "num_stages_dq": 2}
+    )
+    (rule,) = worker.rules(candidate_source(replace(_SPEC, op="backward"), backward), 300.0)
+    assert rule["name"] == (
+        "_attn_bwd_dkdv_full and _attn_bwd_dq_full, head_dim 16, "
+        "tile 64x128, 4 warps, 1 stages and tile 128x32, 8 warps, 2 stages"
+    )
 
 
 @pytest.mark.parametrize(
