@@ -11,9 +11,9 @@ import click
 
 from flashgen.config import KernelConfig
 from flashgen.errors import TunedConfigError
-from flashgen.families import FAMILIES
+from flashgen.families import FAMILIES, serving
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec, Workload
+from flashgen.spec import AttentionSpec, Op, Workload
 from flashgen.store.codec import decode_config, decode_file
 from flashgen.store.entry import TunedFile
 from flashgen.store.files import read_tuned, tuned_path
@@ -21,20 +21,21 @@ from flashgen.store.lookup import find_entry
 from flashgen.store.strict_yaml import load
 
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
-_DEFAULT_FAMILY = "tl"
 
 
-def parse_config(text: str) -> KernelConfig:
-    """The config of a key such as `tl:BLOCK_M=128,BLOCK_N=64,num_warps=8,num_stages=3,tma=1`; `tl:` may be left out.
+def parse_config(text: str, op: Op = "forward") -> KernelConfig:
+    """The config of a key such as `tl:BLOCK_M=128,BLOCK_N=64,num_warps=8,num_stages=3,tma=1`; without a family's name,
+    of the first one that writes `op`.
 
     Raises:
         BadParameter: a part that is no KNOB=VALUE, or a value of another type than the knob's.
         SpecError: a knob that is unknown, missing or out of its range.
     """
-    name, _, knobs = text.rpartition(":")
-    if (name or _DEFAULT_FAMILY) not in FAMILIES:
+    named, _, knobs = text.rpartition(":")
+    name = named or next(iter(serving(op)))
+    if name not in FAMILIES:
         raise click.BadParameter(f"family {name!r} is not one of {', '.join(FAMILIES)}", param_hint="--config")
-    family = FAMILIES[name or _DEFAULT_FAMILY]
+    family = FAMILIES[name]
     hints = get_type_hints(family.config_type)
     held: dict[str, Any] = {}
     for part in filter(None, knobs.split(",")):
@@ -68,15 +69,27 @@ def config_for(
     A file is one config (`family:` and its knobs) or a file of rules, whose rule for `spec` is taken.
 
     Raises:
+        BadParameter: a text that is no config, or a config whose family writes another op.
         TunedConfigError: a file that is malformed, or has no rule for `spec`.
     """
     if text is None:
         path = tuned_path(configs, target.slug, spec.op)
         entry = find_entry(read_tuned(path), spec, workload) if path.exists() else None
-        return entry.config if entry is not None else FAMILIES[_DEFAULT_FAMILY].likely_good(spec, target)[0]
+        return entry.config if entry is not None else next(iter(serving(spec.op).values())).likely_good(spec, target)[0]
+    config = _given(text, spec, workload)
+    if (writes := FAMILIES[config.family].op) != spec.op:
+        raise click.BadParameter(
+            f"{config.key} is a config of op {writes}, not {spec.op}: give --op {writes}, or one of family "
+            f"{' or '.join(serving(spec.op))}",
+            param_hint="--config",
+        )
+    return config
+
+
+def _given(text: str, spec: AttentionSpec, workload: Workload) -> KernelConfig:
     path = Path(text)
     if not path.exists():
-        return parse_config(text)
+        return parse_config(text, spec.op)
     value = load(path)
     if isinstance(value.data, dict) and "family" in value.data:
         return decode_config(value)

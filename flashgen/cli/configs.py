@@ -107,8 +107,8 @@ def _row(entry: TunedEntry) -> tuple[object, ...]:
 def check(configs: Path | None, as_json: bool) -> None:
     """Read every file strictly, and compare the tools its rules were made with to those that are here.
 
-    Exits 2 if a file is malformed, and 6 if rules were proven with other templates than today's: what would be emitted
-    is then not what was proven. Other versions of torch or triton are listed only.
+    Exits 2 if a file is malformed, and 6 if the kernels of a rule would be written otherwise today: what would be
+    emitted is then not what was proven. Other versions of torch or triton are listed only.
     """
     from flashgen.compiler.toolchain import toolchain
     from flashgen.store.directory import rule_paths
@@ -123,26 +123,25 @@ def check(configs: Path | None, as_json: bool) -> None:
 
 def _checked(path: Path) -> dict[str, Any]:
     """What is wrong with a file: its error, or how many rules were made with what else."""
-    from flashgen.compiler.toolchain import toolchain
+    from flashgen.compiler.toolchain import toolchain_of
     from flashgen.store.directory import read_rules
     from flashgen.store.lookup import staleness
 
+    where = {"path": str(path), "gpu": path.parent.name, "op": path.stem}
     try:
         file = read_rules(path)
     except TunedConfigError as error:
-        return {"path": str(path), "state": "malformed", "rules": None, "error": str(error), "made_with": {}}
-    old = any(entry.toolchain.templates != toolchain().templates for entry in file.entries)
+        return where | {"state": "malformed", "rules": None, "error": str(error), "made_with": {}}
+    old = any(entry.toolchain.kernels != toolchain_of(entry).kernels for entry in file.entries)
     # A line is `<rule>: <tool>: <version> -> <version here>`, and a rule's label has no colon.
-    changes = Counter(line.partition(": ")[2] for line in staleness(file, toolchain()))
+    changes = Counter(line.partition(": ")[2] for line in staleness(file, toolchain_of))
     state = "stale" if old else "other tools" if changes else "ok"
-    return {"path": str(path), "state": state, "rules": len(file.entries), "error": None, "made_with": dict(changes)}
+    return where | {"state": state, "rules": len(file.entries), "error": None, "made_with": dict(changes)}
 
 
 def _print_checks(found: list[dict[str, Any]]) -> None:
-    columns = ("file", "state", "rules")
-    print_table(
-        "", columns, [tuple(each[name] for name in ("path", "state", "rules")) for each in found], right=("rules",)
-    )
+    columns = ("gpu", "op", "state", "rules", "path")
+    print_table("", columns, [tuple(each[name] for name in columns) for each in found], right=("rules",))
     for each in found:
         if each["error"]:
             print_line(each["error"])

@@ -9,10 +9,12 @@ import click
 
 from flashgen.cli import options
 from flashgen.cli.output import note, print_json, print_line, warn
-from flashgen.spec import Dtype, Op
+from flashgen.spec import Dtype
 
 if TYPE_CHECKING:
     from flashgen.codegen.emit import Emission
+    from flashgen.codegen.request import EmitOp
+    from flashgen.variants import FeatureSet
 
 
 @click.command("emit")
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="GPU to serve; may be repeated. `auto` is this machine's, `portable` none in particular.  [default: auto]",
 )
-@options.op
+@options.op("forward", "all", default="all")
 @options.configs("Directory of tuned configs; GPUs that it lacks come from those that flashgen ships.")
 @click.option("--out", type=options.FILE, metavar="FILE", help="Where to write the module  [default: stdout]")
 @click.option("--check", is_flag=True, help="Write nothing; exit 6 and show the difference if FILE is out of date.")
@@ -33,10 +35,11 @@ if TYPE_CHECKING:
 @options.dtypes
 @click.option("--window/--no-window", default=True, show_default=True, help="Whether sliding windows are served.")
 @click.option("--softcap/--no-softcap", default=None, help="Whether softcap is served  [default: as --window]")
+@options.features
 @options.as_json
 def command(
     gpus: tuple[str, ...],
-    op: Op,
+    op: EmitOp,
     configs: Path | None,
     out: Path | None,
     check: bool,
@@ -45,15 +48,17 @@ def command(
     dtypes: tuple[Dtype, ...],
     window: bool,
     softcap: bool | None,
+    features: tuple[FeatureSet, ...],
     as_json: bool,
 ) -> None:
     """Write the emitted module: one Python file that needs torch and triton only.
 
-    It holds the rules of each GPU that is named and portable ones for all others, every mask and all head dims and
-    dtypes that the GPUs' rules serve, unless the options say less. Equal configs give equal bytes.
+    It holds the rules of each GPU that is named and portable ones for all others, forward and backward, every mask and
+    all head dims and dtypes that the GPUs' rules serve, unless the options say less. Equal configs give equal bytes.
     """
     from flashgen.assets import tuned_configs_dir
-    from flashgen.codegen.emit import EmitRequest, emit
+    from flashgen.codegen.emit import emit
+    from flashgen.codegen.request import EmitRequest
     from flashgen.codegen.write import check_module, write_module
 
     if check and out is None:
@@ -69,6 +74,7 @@ def command(
         dtypes=dtypes,
         window=window,
         softcap=window if softcap is None else softcap,
+        features=features,
     )
     emission = emit(request)
     for text in (*emission.notes, *_stale(emission)):
@@ -96,16 +102,16 @@ def _slugs(names: tuple[str, ...], configs: Path) -> tuple[str, ...]:
 
 
 def _stale(emission: Emission) -> list[str]:
-    """A note for each file whose rules were proven with other templates than today's."""
-    from flashgen.compiler.toolchain import templates_hash
+    """A note for each file that holds rules whose kernels would be written otherwise today."""
+    from flashgen.compiler.toolchain import toolchain_of
 
     notes = []
     for source in emission.sources:
-        old = {entry.label for entry in source.file.entries if entry.toolchain.templates != templates_hash()}
+        old = {entry.label for entry in source.file.entries if entry.toolchain.kernels != toolchain_of(entry).kernels}
         if old:
             notes.append(
-                f"{source.path}: {len(old)} of {len(source.file.entries)} rules were proven with other templates than "
-                "today's; `flashgen verify FILE` proves the module itself"
+                f"{source.path}: {len(old)} of {len(source.file.entries)} rules were proven with other kernels than "
+                "today's templates write; `flashgen verify FILE` proves the module itself"
             )
     return notes
 

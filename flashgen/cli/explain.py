@@ -12,7 +12,7 @@ from flashgen.cli import options
 from flashgen.cli.output import note, print_json, print_line, print_table, warn
 from flashgen.errors import NoFeasibleConfig
 from flashgen.outcome import Resources
-from flashgen.spec import DTYPES, AttentionSpec, Dtype, Op
+from flashgen.spec import DTYPES, OPS, AttentionSpec, Dtype, Op
 
 if TYPE_CHECKING:
     from flashgen.compiler.explanation import Explanation
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @options.gpu("auto", "GPU to explain for; it need not be here.")
-@options.op
+@options.op(*OPS, default="forward")
 @click.option("--head-dim", type=options.HEAD_DIM, default=128, show_default=True, metavar="N", help="Head dim.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Dtype of q, k, v and out.")
 @click.option("--causal/--no-causal", default=True, show_default=True, help="Whether the mask is causal.")
@@ -47,8 +47,8 @@ def command(
 ) -> None:
     """Show where one config's shared memory, registers and time go, on a GPU that need not be here.
 
-    The bound is arithmetic, the resources are the compiler's for that GPU, the time is a cost model's prediction.
-    Exits 4 if the config cannot run there.
+    The bound is arithmetic, the resources are the compiler's for that GPU, the time is a cost model's prediction, whose
+    constants were fitted to the forward. Exits 4 if the config cannot run there.
     """
     from flashgen.assets import tuned_configs_dir
     from flashgen.cli.config_argument import config_for
@@ -77,9 +77,8 @@ def _print(found: Explanation) -> None:
     print_line(f"{found.spec.key} on {found.target.slug} ({found.target.arch}): {found.config.key}")
     rows = [(t.name, f"{t.rows} x {t.columns}", t.element_bytes, t.copies, t.total_bytes) for t in found.tiles]
     columns = ("tile", "elements", "bytes each", "copies", "bytes")
-    print_table(
-        "Shared memory, at least", columns, [*rows, ("total", "", "", "", found.bound_bytes)], right=columns[1:]
-    )
+    title = "Shared memory, at least" if found.spec.op == "forward" else "Shared memory of the larger pass, at least"
+    print_table(title, columns, [*rows, ("total", "", "", "", found.bound_bytes)], right=columns[1:])
     print_line(f"limit: {found.target.smem_per_block} bytes a block")
     print_line(found.obstacle if found.obstacle else _compiled_text(found))
     print_table("Time", ("term", "value"), _time_rows(found), right=("value",))
@@ -103,8 +102,10 @@ def _time_rows(found: Explanation) -> list[tuple[str, str]]:
         ("HBM bytes, at least", f"{found.hbm_bytes:.4g}"),
         ("at the peak of HBM", f"{found.hbm_floor_us:.1f} us"),
     ]
-    if found.step is not None and found.prediction is not None:
-        rows += [(f"a tile step: {name}", f"{cycles:.0f} cycles") for name, cycles in asdict(found.step).items()]
+    if found.prediction is not None:
+        for name, step in found.steps.items():
+            for unit, cycles in asdict(step).items():
+                rows.append((f"a tile step of {name}: {unit}", f"{cycles:.0f} cycles"))
         rows.append(("predicted", f"{found.prediction.us:.1f} us, bound by {found.prediction.bound}"))
         rows.append(("", f"{found.tflops:.1f} TFLOP/s"))
     return rows
@@ -114,6 +115,7 @@ def _document(found: Explanation) -> dict[str, Any]:
     compiled = "resources" if isinstance(found.compiled, Resources) else "rejected"
     return {
         "spec": found.spec.key,
+        "op": found.spec.op,
         "gpu": found.target.slug,
         "config": {"family": found.config.family, **found.config.knobs()},
         "workload": asdict(found.workload),
@@ -127,7 +129,7 @@ def _document(found: Explanation) -> dict[str, Any]:
         "hbm_bytes": found.hbm_bytes,
         "hbm_floor_us": found.hbm_floor_us,
         "mma_floor_us": found.mma_floor_us,
-        "step_cycles": asdict(found.step) if found.step else None,
+        "step_cycles": {name: asdict(step) for name, step in found.steps.items()},
         "prediction": asdict(found.prediction) if found.prediction else None,
         "tflops": found.tflops,
     }

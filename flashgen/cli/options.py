@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from flashgen.spec import DTYPES, MAX_HEAD_DIM, OPS
+from flashgen.errors import SpecError
+from flashgen.spec import DTYPES, FEATURES, MAX_HEAD_DIM
+from flashgen.variants import FeatureSet, feature_set
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,7 +20,7 @@ READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 HEAD_DIM = click.IntRange(1, MAX_HEAD_DIM)
 
-op = click.option("--op", type=click.Choice(OPS), default="forward", show_default=True, help="Which attention op.")
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout instead of text.")
 head_dims = click.option(
     "--head-dim", "head_dims", type=HEAD_DIM, multiple=True, metavar="N", help="Head dim; may be repeated."
@@ -26,6 +28,27 @@ head_dims = click.option(
 dtypes = click.option(
     "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Dtype of q, k, v and out; may be repeated."
 )
+
+
+def _feature_sets(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[FeatureSet, ...]:
+    try:
+        return tuple(dict.fromkeys(feature_set(value) for value in values))
+    except SpecError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+features = click.option(
+    "--feature",
+    "features",
+    multiple=True,
+    callback=_feature_sets,
+    metavar="SET",
+    help=f"Every mask with features too, such as alibi+dropout; may be repeated. Of: {', '.join(FEATURES)}.",
+)
+
+
+def op(*choices: str, default: str) -> Callable[[F], F]:
+    return click.option("--op", type=click.Choice(choices), default=default, show_default=True, help="Which pass.")
 
 
 def gpu(default: str, text: str) -> Callable[[F], F]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,13 +12,15 @@ import click
 from flashgen.cli import options
 from flashgen.cli.output import print_json, warn
 from flashgen.errors import NoFeasibleConfig
-from flashgen.spec import Dtype, Op
+from flashgen.spec import OPS, Dtype, Op
 from flashgen.store.directory import PORTABLE
+from flashgen.variants import PLAIN, SOFTCAP, FeatureSet, variants_of
 
 if TYPE_CHECKING:
     from flashgen.cli.tune_watch import TuneWatch
     from flashgen.hardware.resolve import Resolution
     from flashgen.spec import AttentionSpec
+    from flashgen.store.entry import TunedEntry
     from flashgen.tune.result import TuneResult
 
 INTERRUPTED = 130
@@ -29,11 +32,12 @@ class Asked:
     """The command's options."""
 
     gpu: str
-    op: Op
+    op: Literal["forward", "backward", "all"]
     dtypes: tuple[Dtype, ...]
     head_dims: tuple[int, ...]
     causal: bool | None
     window: bool | None
+    features: tuple[FeatureSet, ...]
     workload: Path | None
     preset: Literal["quick", "full"]
     trials: int | None
@@ -47,23 +51,44 @@ class Asked:
     as_json: bool
 
     @property
-    def specs(self) -> tuple[AttentionSpec, ...]:
-        from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
+    def ops(self) -> tuple[Op, ...]:
+        return OPS if self.op == "all" else (self.op,)
+
+    def specs(self, held: Sequence[TunedEntry]) -> tuple[AttentionSpec, ...]:
+        """What to tune; beside features, of the plain kernels those that no rule of `held` is for."""
+        from flashgen.tune.request import unserved
 
         masks = {None: ("full", "causal"), True: ("causal",), False: ("full",)}[self.causal]
         # The kernels for windows take over the finalists of the causal search, so that they cost little beside it.
         windows = self.causal is not False if self.window is None else self.window
-        variants = (*masks, "window", "window_softcap") if windows else masks
-        return specs_of(self.head_dims or USUAL_HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants)
+        masks = (*masks, "window") if windows else masks
+        plain = self._specs_of(variants_of(masks, (PLAIN, SOFTCAP) if windows else (PLAIN,)))
+        if not self.features:
+            return plain
+        return (*unserved(plain, held), *self._specs_of(variants_of(masks, self.features)))
+
+    def _specs_of(self, variants: Sequence[str]) -> tuple[AttentionSpec, ...]:
+        from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
+
+        return specs_of(self.head_dims or USUAL_HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants, self.ops)
+
+    def held(self, slug: str, *, present: bool) -> tuple[TunedEntry, ...]:
+        """The rules for a GPU that are in --out or shipped, and as good as those that this run makes."""
+        from flashgen.codegen.sources import joined, rule_sources
+        from flashgen.tune.request import lending
+
+        rules = [entry for op in self.ops for entry in joined(rule_sources(self.out, slug, op))]
+        return lending(rules, present=present)
 
     def command(self, gpu: str) -> str:
         """What makes the same rules again; without what only says where, how fast and in how many goes."""
         parts = [f"flashgen tune --gpu {gpu}"]
-        parts += [f"--op {self.op}"] if self.op != "forward" else []
+        parts += [f"--op {self.op}"] if self.op != "all" else []
         parts += [f"--head-dim {head_dim}" for head_dim in self.head_dims]
         parts += [f"--dtype {dtype}" for dtype in self.dtypes]
         parts += [] if self.causal is None else ["--causal" if self.causal else "--no-causal"]
         parts += [] if self.window is None else ["--window" if self.window else "--no-window"]
+        parts += [f"--feature {'+'.join(features)}" for features in self.features]
         parts += [f"--workload {self.workload.name}"] if self.workload else []
         parts += [f"--preset {self.preset}"] if self.preset != "quick" else []
         parts += [f"--trials {self.trials}"] if self.trials else []
@@ -79,11 +104,12 @@ def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 @click.command("tune")
 @options.gpu("auto", "GPU to tune for: `auto` is this machine's, `portable` stands for all; see `flashgen gpus`.")
-@options.op
+@options.op(*OPS, "all", default="all")
 @options.dtypes
 @options.head_dims
 @click.option("--causal/--no-causal", default=None, help="Only the causal mask, or only no mask  [default: both]")
 @click.option("--window/--no-window", default=None, help="Windows and softcap too  [default: unless --no-causal]")
+@options.features
 @click.option("--workload", type=options.READABLE_FILE, metavar="FILE", help="YAML file of the sizes to tune on.")
 @click.option(
     "--preset", type=click.Choice(("quick", "full")), default="quick", show_default=True, help="Sizes, budget."
@@ -103,10 +129,12 @@ def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Find the fastest exact attention kernels for a GPU, and write them to DIR/<gpu>/<op>.yaml.
+    """Find the fastest exact attention kernels for a GPU, and write them to DIR/<gpu>/forward.yaml and backward.yaml.
 
     Without the GPU everything but the clock is real: kernels are compiled for it and proven in Triton's interpreter;
-    times are predicted, and the file says so. Rules that DIR holds for other cases are kept.
+    times are predicted, and the file says so. Rules that DIR holds for other cases are kept. Kernels with features, and
+    those for windows, take over the configs of the kernels without: this run's, else those of DIR or the shipped ones.
+    With --feature, kernels without features that have rules there already are not tuned again.
     """
     asked = Asked(**given)
     results, watch = _tune_portable(ctx, asked) if asked.gpu == PORTABLE else _tune_gpu(asked)
@@ -129,11 +157,14 @@ def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
 
     workloads = load_workloads(asked.workload) if asked.workload else ()
     resolution = resolve(asked.gpu, asked.require_gpu)
+    slug = resolution.target.slug
+    watch = _watch(asked, slug, short_name(slug), resolution)
+    held = asked.held(slug, present=resolution.present)
     request = TuneRequest(
         target=resolution.target,
         present=resolution.present,
         index=resolution.index or 0,
-        specs=asked.specs,
+        specs=asked.specs(held),
         workloads=workloads,
         preset=asked.preset,
         trials=asked.trials,
@@ -141,10 +172,9 @@ def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
         storage=asked.storage,
         study=asked.study,
         seed=asked.seed,
+        held=held,
         jobs=asked.jobs,
     )
-    slug = resolution.target.slug
-    watch = _watch(asked, slug, short_name(slug), resolution)
     with watch:
         return tune(request, watch), watch
 
@@ -157,18 +187,21 @@ def _tune_portable(ctx: click.Context, asked: Asked) -> tuple[tuple[TuneResult, 
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is not for --gpu portable, whose sizes and budget are fixed")
     watch = _watch(asked, PORTABLE, PORTABLE)
+    held = asked.held(PORTABLE, present=False)
     with watch:
-        return tune_portable(asked.specs, jobs=asked.jobs, seed=asked.seed, progress=watch), watch
+        specs = asked.specs(held)
+        return tune_portable(specs, jobs=asked.jobs, seed=asked.seed, held=held, progress=watch), watch
 
 
 def _watch(asked: Asked, slug: str, name: str, resolution: Resolution | None = None) -> TuneWatch:
     from flashgen.cli.tune_watch import TuneWatch
     from flashgen.store.record import RuleFile
 
-    file = RuleFile(directory=asked.out, gpu=slug, op=asked.op, command=asked.command(name))
-    file.check()
+    files = {op: RuleFile(directory=asked.out, gpu=slug, op=op, command=asked.command(name)) for op in asked.ops}
+    for file in files.values():
+        file.check()
     warning = resolution.warning if resolution else None
     if warning:
         warn(warning)
     measured = resolution is not None and resolution.present
-    return TuneWatch(file=file, measured=measured, warning=warning, quiet=asked.as_json)
+    return TuneWatch(files=files, measured=measured, warning=warning, quiet=asked.as_json)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flashgen.cli.output import console, note, print_line, print_table, warn
-from flashgen.spec import AttentionSpec
+from flashgen.spec import AttentionSpec, Op
 from flashgen.store.codec import encode_entry
 from flashgen.store.entry import TunedEntry
 from flashgen.store.record import RuleFile
@@ -25,9 +25,12 @@ _COLUMNS = ("kernel", "dtypes", "config", "time", "TFLOP/s", "ties")
 
 @dataclass
 class TuneWatch:
-    """A tune.Progress that draws on stderr, if that is a terminal, and adds each rule to `file` when it is done."""
+    """A tune.Progress that draws on stderr, if that is a terminal, and adds each rule to its op's file when it is done.
 
-    file: RuleFile
+    `files` are of one GPU and one command.
+    """
+
+    files: Mapping[Op, RuleFile]
     measured: bool
     warning: str | None
     quiet: bool  # no text on stdout
@@ -62,10 +65,11 @@ class TuneWatch:
         self._stop()
         for text in result.notes:
             note(f"{result.spec.key}: {text}")
-        if result.entry is not None and self.file.add(result.entry):
+        file = self.files[result.spec.op]
+        if result.entry is not None and file.add(result.entry):
             self.written.append(result.spec)
         elif result.entry is not None:
-            warn(f"{result.spec.key}: {self.file.path} holds a measured rule, which a predicted one does not replace")
+            warn(f"{result.spec.key}: {file.path} holds a measured rule, which a predicted one does not replace")
         if not self.quiet:
             print_line("\n".join(lines_of(result, measured=self.measured)))
 
@@ -98,14 +102,19 @@ class TuneWatch:
             print_table("", _COLUMNS, [_row(entry) for entry in found], right=_COLUMNS[3:])
         if any(result.interrupted for result in results):
             print_line("interrupted: the rules found until then are kept; with --storage FILE the same command goes on")
-        print_line(f"{self.file.path}: {len(self.written)} rules written" if self.written else "nothing was written")
+        for op, file in self.files.items():
+            if count := sum(spec.op == op for spec in self.written):
+                print_line(f"{file.path}: {count} rules written")
+        if not self.written:
+            print_line("nothing was written")
 
     def document(self, results: Sequence[TuneResult]) -> dict[str, Any]:
+        file = next(iter(self.files.values()))
         return {
-            "gpu": self.file.gpu,
+            "gpu": file.gpu,
             "warning": self.warning,
-            "command": self.file.command,
-            "path": str(self.file.path),
+            "command": file.command,
+            "paths": {op: str(file.path) for op, file in self.files.items()},
             "interrupted": any(result.interrupted for result in results),
             "results": [self._result_document(result) for result in results],
         }

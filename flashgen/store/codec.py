@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from flashgen.config import KernelConfig
 from flashgen.families import FAMILIES
 from flashgen.outcome import Proof, Resources, Toolchain
-from flashgen.spec import OPS, AttentionSpec, Workload
+from flashgen.spec import FEATURES, OPS, AttentionSpec, Workload
 from flashgen.store.entry import SCHEMA, TunedEntry, TunedFile, WorkloadRange, first_clash
 from flashgen.store.evidence import Evidence, EvidenceKind, Timing
 from flashgen.store.value import Value
@@ -34,12 +34,12 @@ def decode(value: Value, kind: Any) -> Any:
     return value.scalar(*(get_args(kind) or (kind,)))
 
 
-def decode_record(value: Value, cls: type[T], **given: object) -> T:
-    """The dataclass `cls` from a mapping of its fields, less those that are `given`."""
+def decode_record(value: Value, cls: type[T], *, optional: Sequence[str] = (), **given: object) -> T:
+    """The dataclass `cls` from a mapping of its fields, less those that are `given`; `optional` ones may be missing."""
     hints = get_type_hints(cls)
-    names = [name for name in hints if name not in given]
-    members = value.members(names)
-    return value.build(cls, **given, **{name: decode(members[name], hints[name]) for name in names})
+    required = [name for name in hints if name not in given and name not in optional]
+    members = value.members(required, optional)
+    return value.build(cls, **given, **{name: decode(member, hints[name]) for name, member in members.items()})
 
 
 def decode_config(value: Value) -> KernelConfig:
@@ -79,7 +79,7 @@ def decode_entry(value: Value, op: str) -> TunedEntry:
     timings = tuple(decode_timing(item, kind) for item in members["timings"].items())
     return value.build(
         TunedEntry,
-        spec=decode_record(members["spec"], AttentionSpec, op=op),
+        spec=decode_record(members["spec"], AttentionSpec, optional=FEATURES, op=op),
         dtypes=decode(members["dtypes"], tuple[str, ...]),
         workloads=decode_record(members["workloads"], WorkloadRange),
         config=decode_config(members["config"]),
@@ -126,6 +126,12 @@ def _encode(value: Any, kind: Any) -> Plain:
     return plain
 
 
+def encode_spec(spec: AttentionSpec) -> dict[str, Plain]:
+    """All that the file does not say already; of the features those that the kernel has."""
+    absent = [name for name in FEATURES if name not in spec.features]
+    return encode_record(spec, without=["op", *absent])
+
+
 def encode_timing(timing: Timing) -> dict[str, Plain]:
     figures = encode_record(timing, without=["workload"])
     figures["us"] = figures["median_us"]
@@ -135,7 +141,7 @@ def encode_timing(timing: Timing) -> dict[str, Plain]:
 
 def encode_entry(entry: TunedEntry) -> dict[str, Plain]:
     return {
-        "spec": encode_record(entry.spec, without=["op"]),
+        "spec": encode_spec(entry.spec),
         "dtypes": list(entry.dtypes),
         "workloads": encode_record(entry.workloads),
         "config": {"family": entry.config.family, **entry.config.knobs()},

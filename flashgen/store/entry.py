@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from flashgen.config import KernelConfig
 from flashgen.errors import TunedConfigError
+from flashgen.families import FAMILIES
 from flashgen.outcome import Proof, Resources, Toolchain
-from flashgen.spec import DTYPES, OPS, AttentionSpec, Op, Workload
+from flashgen.spec import DTYPES, FEATURES, OPS, AttentionSpec, Op, Workload
 from flashgen.store.evidence import Evidence, EvidenceKind, Timing
 
 __all__ = [
@@ -108,6 +109,8 @@ class TunedEntry:
         object.__setattr__(self, "dtypes", tuple(dtype for dtype in DTYPES if dtype in given))
         if len(self.dtypes) != len(given) or own not in given or not (_SHARING.issuperset(given) or given == (own,)):
             raise TunedConfigError(f"dtypes {list(given)}: a rule timed in {own} serves {own}; fp16 and bf16 may share")
+        if (op := FAMILIES[self.config.family].op) != self.spec.op:
+            raise TunedConfigError(f"family {self.config.family} writes op {op}, and the rule is of {self.spec.op}")
         if self.proof.where not in ("gpu", "interpreter"):
             raise TunedConfigError(f"proof.where {self.proof.where!r} is neither gpu nor interpreter")
         if not self.proof.worst_ratio <= 1:
@@ -121,11 +124,11 @@ class TunedEntry:
         return f"{self.spec.key} {self.workloads}"
 
     @property
-    def sort_key(self) -> tuple[int, int, tuple[bool, bool, bool], str, int]:
-        """Heads first, then mask, then dtype, so that rules which are compared stand together."""
+    def sort_key(self) -> tuple[int, int, tuple[bool, ...], str, int]:
+        """Heads first, then mask and features, then dtype, so that rules which are compared stand together."""
         spec = self.spec
-        mask = (spec.causal, spec.window, spec.softcap)
-        return (spec.head_dim, spec.head_dim_v, mask, spec.dtype, self.workloads.seqlen_k_min)
+        variant = (spec.causal, spec.window, *(feature in spec.features for feature in FEATURES))
+        return (spec.head_dim, spec.head_dim_v, variant, spec.dtype, self.workloads.seqlen_k_min)
 
 
 def first_clash(entries: Iterable[TunedEntry]) -> tuple[TunedEntry, TunedEntry] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from flashgen.errors import TunedConfigError
@@ -10,17 +10,18 @@ from flashgen.outcome import Toolchain
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.codec import Plain, encode_entry, encode_record
 from flashgen.store.entry import TunedEntry, TunedFile
+from flashgen.variants import with_variant
 
 
 def find_entry(file: TunedFile, spec: AttentionSpec, workload: Workload | None = None) -> TunedEntry | None:
     """The rule for `spec` and `workload`, or None. Without a workload: the rule for the longest sequences.
 
     A rule timed in the asked dtype comes before one that serves it beside its own. Where no rule has the spec, the
-    closest kernel's stands in: first the same mask without softcap, then for a window the causal rule, with softcap and
-    without. Head dims have no stand-in. The entry's own spec says which rule it was.
+    closest kernel's stands in: first the same mask with fewer features, then for a window the causal rule, with all
+    features and with fewer. Head dims have no stand-in. The entry's own spec says which rule it was.
     """
     for tuned_as in _stand_ins(spec):
-        rules = [entry for entry in file.entries if _serves(entry, tuned_as)]
+        rules = [entry for entry in file.entries if serves(entry, tuned_as)]
         if workload is not None:
             rules = [entry for entry in rules if entry.workloads.covers(workload)]
         if rules:
@@ -30,14 +31,13 @@ def find_entry(file: TunedFile, spec: AttentionSpec, workload: Workload | None =
 
 def _stand_ins(spec: AttentionSpec) -> Iterator[AttentionSpec]:
     """`spec`, then the specs whose rules may stand in for its own, closest first."""
-    masks = [spec, replace(spec, window=False, causal=True)] if spec.window else [spec]
-    for masked in masks:
-        yield masked
-        if masked.softcap:
-            yield replace(masked, softcap=False)
+    for mask in ("window", "causal") if spec.window else (spec.mask,):
+        for count in range(len(spec.features), -1, -1):
+            yield with_variant(spec, "_".join((mask, *spec.features[:count])))
 
 
-def _serves(entry: TunedEntry, spec: AttentionSpec) -> bool:
+def serves(entry: TunedEntry, spec: AttentionSpec) -> bool:
+    """Whether the rule is for just this, in its own dtype or another that shares it."""
     return spec.dtype in entry.dtypes and replace(entry.spec, dtype=spec.dtype) == spec
 
 
@@ -122,11 +122,11 @@ def _shown(value: Plain) -> str:
             return str(value)
 
 
-def staleness(file: TunedFile, toolchain: Toolchain) -> tuple[str, ...]:
-    """The rules that were made with other tools or templates than `toolchain`, a line each; empty if none was."""
-    today = encode_record(toolchain)
+def staleness(file: TunedFile, today: Callable[[TunedEntry], Toolchain]) -> tuple[str, ...]:
+    """The rules that were made with other tools than `today` gives them, or whose kernels would be written otherwise
+    now, a line each; empty if there are none."""
     return tuple(
         f"{entry.label}: {change}"
         for entry in file.entries
-        for change in _changes("", encode_record(entry.toolchain), today)
+        for change in _changes("", encode_record(entry.toolchain), encode_record(today(entry)))
     )

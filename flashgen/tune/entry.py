@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flashgen.compiler.toolchain import kernels_hash
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Measurement, Prediction, Proof, Rejected, Toolchain
 from flashgen.spec import AttentionSpec, Dtype, Workload
@@ -44,7 +45,7 @@ def entry_of(
         evidence=evidence,
         resources=compiled.resources,
         proof=proof,
-        toolchain=toolchain,
+        toolchain=replace(toolchain, kernels=kernels_hash(spec, compiled.config)),
     )
 
 

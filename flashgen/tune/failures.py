@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flashgen.config import KernelConfig
-from flashgen.families import Family
+from flashgen.families import Family, serving
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Reason, Rejected
 from flashgen.resources.sram import sram_bound
@@ -47,10 +47,11 @@ def explain(
 
 def unsupported(spec: AttentionSpec, target: GpuTarget, families: Mapping[str, Family]) -> str | None:
     """Why no family can write `spec` for `target`, or None if one can."""
-    reasons = {name: family.unsupported(spec, target) for name, family in families.items()}
+    reasons = {name: family.unsupported(spec, target) for name, family in serving(spec.op, families).items()}
     if None in reasons.values():
         return None
-    return f"no family writes {spec.key} for {target.slug}: " + "; ".join(f"{k}: {v}" for k, v in reasons.items())
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return f"no family writes {spec.key} for {target.slug}: {why or f'none of {list(families)} is for op {spec.op}'}"
 
 
 def _by_reason(rejected: Sequence[tuple[KernelConfig, Rejected]]) -> list[str]:

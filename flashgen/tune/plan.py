@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from flashgen.families import Family
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import DTYPES, AttentionSpec, Dtype
+from flashgen.spec import DTYPES, OPS, AttentionSpec, Dtype
 from flashgen.tune.failures import unsupported
+from flashgen.variants import with_variant
 
 _TWIN: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16"}
 
@@ -23,15 +24,17 @@ class Job:
 
     @property
     def base(self) -> AttentionSpec | None:
-        """The spec whose finalists may serve: a window's work a tile is causal attention's. None: search."""
-        return replace(self.spec, causal=True, window=False, softcap=False) if self.spec.window else None
+        """The spec whose finalists may serve: that without the features, which change a tile's scores and not its
+        matmuls; a window's work a tile is causal attention's. None: search."""
+        plain = with_variant(self.spec, "causal" if self.spec.window else self.spec.mask)
+        return None if plain == self.spec else plain
 
 
 def plan(specs: Iterable[AttentionSpec], target: GpuTarget, families: Mapping[str, Family]) -> list[Job]:
-    """A job for every spec, but one for both 16-bit dtypes where both are asked for; searches come first."""
+    """A job for every spec, but one for both 16-bit dtypes where both are asked for: op by op, searches first."""
     wanted = dict.fromkeys(specs)
     jobs = []
-    for spec in sorted(wanted, key=lambda spec: (spec.window, DTYPES.index(spec.dtype))):
+    for spec in sorted(wanted, key=_order):
         twin = twin_of(spec)
         refusal = unsupported(spec, target, families)
         twin_refusal = None if twin is None else unsupported(twin, target, families)
@@ -42,6 +45,10 @@ def plan(specs: Iterable[AttentionSpec], target: GpuTarget, families: Mapping[st
         elif not twin_refusal and DTYPES.index(spec.dtype) < DTYPES.index(twin.dtype):
             jobs.append(Job(spec=spec, also=twin.dtype))
     return jobs
+
+
+def _order(spec: AttentionSpec) -> tuple[int, bool, int]:
+    return OPS.index(spec.op), Job(spec=spec).base is not None, DTYPES.index(spec.dtype)
 
 
 def twin_of(spec: AttentionSpec) -> AttentionSpec | None:

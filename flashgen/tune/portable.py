@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from flashgen.compiler.crosscompile import compile_many
+from flashgen.compiler.crosscompile import compile_many, worst_of
 from flashgen.config import KernelConfig, Knob
-from flashgen.families import TlConfig
+from flashgen.families import TlBackwardConfig, TlConfig
 from flashgen.families.tl import TL, TlFamily
+from flashgen.families.tl_backward import TlBackwardFamily
 from flashgen.hardware.known import KNOWN
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Proof, Rejected, Resources
 from flashgen.spec import AttentionSpec, Workload
+from flashgen.store.entry import TunedEntry
 from flashgen.store.evidence import EvidenceKind
 from flashgen.tune.evaluate import MAX_SPILL_BYTES
 from flashgen.tune.predicted import interpreted_proof, predicted_times
@@ -62,6 +64,40 @@ class PortableTl(TlFamily):
         )
 
 
+class PortableTlBackward(TlBackwardFamily):
+    """Family `tl_backward` in the few tilings that compile for every architecture into 64 KiB of shared memory.
+
+    Both passes keep blocks of one size. A head_dim of 256 leaves only the smallest tiles, and in fp32, where whole rows
+    of tiles sit in registers, none that does not spill.
+    """
+
+    def space(self, spec: AttentionSpec, target: GpuTarget) -> Iterator[KernelConfig]:
+        yield from (config for config in self.likely_good(spec, target) if self.excluded(spec, config, target) is None)
+
+    def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
+        wide = max(spec.block_d, spec.block_dv)
+        rows = [(128, 32, 8, 1), (64, 32, 4, 1), (64, 32, 8, 1), (64, 32, 4, 2)]
+        if wide == 128:
+            rows = [(64, 32, 8, 1), (64, 16, 4, 1), (64, 16, 8, 1)]
+        elif wide > 128:
+            rows = [(32, 16, 4, 1), (16, 16, 2, 1)]
+        if spec.is_fp32:
+            rows = [(32, 16, 4, 1), (16, 16, 8, 1)]
+        return tuple(
+            TlBackwardConfig(
+                BLOCK_M=step,
+                BLOCK_N=kept,
+                num_warps=warps,
+                num_stages=stages,
+                BLOCK_M_DQ=kept,
+                BLOCK_N_DQ=step,
+                num_warps_dq=warps,
+                num_stages_dq=stages,
+            )
+            for kept, step, warps, stages in rows
+        )
+
+
 def portable_target() -> GpuTarget:
     """The NVIDIA GPU with least shared memory, cut to the least of all: rules that fit it fit all."""
     smallest = min((target for target in _SUPPORTED if target.is_nvidia), key=lambda target: target.smem_per_block)
@@ -103,7 +139,7 @@ class PortableStages:
                     needs[asked[position]][target] = answer
         for index, candidate in standing.items():
             self._answers[candidate] = needs[index]
-            yield index, _largest(list(needs[index].values()))
+            yield index, worst_of(list(needs[index].values()))
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
         return interpreted_proof(candidate, self._seed)
@@ -134,24 +170,20 @@ class PortableStages:
         return isinstance(answer, Resources)
 
 
-def _largest(needs: Sequence[Resources]) -> Resources:
-    return Resources(
-        shared_bytes=max(each.shared_bytes for each in needs),
-        registers=max(each.registers for each in needs),
-        spill_bytes=max(each.spill_bytes for each in needs),
-        num_warps=max(each.num_warps for each in needs),
-    )
-
-
 def _mean(times: Times) -> Prediction:
     bounds = Counter(time.bound for time in times if isinstance(time, Prediction))
     return Prediction(us=geometric_mean([typical_us(time) for time in times]), bound=bounds.most_common(1)[0][0])
 
 
 def tune_portable(
-    specs: Sequence[AttentionSpec], *, jobs: int, seed: int = 0, progress: Progress | None = None
+    specs: Sequence[AttentionSpec],
+    *,
+    jobs: int,
+    seed: int = 0,
+    held: tuple[TunedEntry, ...] = (),
+    progress: Progress | None = None,
 ) -> tuple[TuneResult, ...]:
-    """The rules of the pseudo-target, as `tune` gives them for a GPU.
+    """The rules of the pseudo-target, as `tune` gives them for a GPU; `held` are those that it has.
 
     Raises:
         NoFeasibleConfig: not one spec has a rule.
@@ -160,9 +192,10 @@ def tune_portable(
         target=portable_target(),
         present=False,
         specs=tuple(specs),
-        families={"tl": PortableTl()},
+        families={family.name: family for family in (PortableTl(), PortableTlBackward())},
         trials=_TRIALS,
         seed=seed,
+        held=held,
         jobs=jobs,
     )
     return tune(

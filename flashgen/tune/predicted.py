@@ -8,6 +8,7 @@ from dataclasses import replace
 from flashgen.codegen.candidate import candidate_source
 from flashgen.compiler.crosscompile import compile_many
 from flashgen.config import KernelConfig
+from flashgen.families import FAMILIES, PassShape
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Rejected, Resources
 from flashgen.resources.cost import predict
@@ -71,18 +72,23 @@ def promising(
 
 
 def estimate(spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> Resources:
-    """A guess at what a kernel needs: its tiles in shared memory, its accumulators and scores in registers.
+    """A guess at what a config's kernels need: tiles in shared memory, accumulators and scores in registers.
 
     What registers cannot hold is counted as spilled, which keeps such configs out of the first guesses.
     """
-    threads = config.num_warps * target.warp_size
-    # The accumulator and the scores are fp32, the probabilities of a 16-bit dtype take half as much again.
-    elements = config.BLOCK_M * (spec.block_dv + config.BLOCK_N + config.BLOCK_N // 2)
-    registers = _OTHER_REGISTERS + elements // threads
+    passes = FAMILIES[config.family].passes(spec, config)
+    registers = max(_registers(spec, shape, target) for shape in passes)
     limit = min(_MAX_REGISTERS, config.knobs().get("maxnreg") or _MAX_REGISTERS)
     return Resources(
         shared_bytes=sram_bound(spec, config, target),
         registers=min(registers, limit),
         spill_bytes=4 * max(0, registers - limit),
-        num_warps=config.num_warps,
+        num_warps=max(shape.num_warps for shape in passes),
     )
+
+
+def _registers(spec: AttentionSpec, shape: PassShape, target: GpuTarget) -> int:
+    """Accumulators and scores are fp32, and the probabilities of a 16-bit dtype take half as much again; the backward
+    has the gradient of the scores besides, while it still needs P."""
+    scores = shape.step + shape.step // 2 + (shape.step if spec.op == "backward" else 0)
+    return _OTHER_REGISTERS + shape.kept * (shape.accumulator_columns + scores) // (shape.num_warps * target.warp_size)

@@ -11,11 +11,14 @@ from pathlib import Path
 from flashgen.errors import SpecError
 from flashgen.families import FAMILIES, Family
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec, Dtype, Workload
+from flashgen.spec import MASKS, AttentionSpec, Dtype, Op, Workload
+from flashgen.store.entry import TunedEntry
+from flashgen.store.lookup import serves
 from flashgen.tune.workloads import TRIALS, Preset, default_workloads
+from flashgen.variants import PLAIN, SOFTCAP, variants_of
 
 USUAL_HEAD_DIMS = (64, 128, 256)
-VARIANTS = ("full", "causal", "window", "window_softcap")
+VARIANTS = variants_of(MASKS, (PLAIN, SOFTCAP))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +27,7 @@ class TuneRequest:
 
     `workloads` are used for every spec; without any, the preset's own are. `trials` is a spec's budget (None: the
     preset's), `timeout_s` the whole run's. `storage` keeps the studies in a file, under names that begin with `study`.
+    A spec that takes over another's finalists takes the configs of `held` rules where the run has no such finalists.
 
     Raises:
         SpecError: nothing to tune, or a budget below one.
@@ -40,12 +44,13 @@ class TuneRequest:
     storage: Path | None = None
     study: str = ""
     seed: int = 0
+    held: tuple[TunedEntry, ...] = ()
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     def __post_init__(self) -> None:
         if not self.specs:
-            raise SpecError("nothing to tune: no head_dim, dtype or mask is asked for")
+            raise SpecError("nothing to tune: no op, head_dim, dtype or mask is asked for")
         for name in ("trials", "timeout_s", "jobs"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -63,25 +68,25 @@ def specs_of(
     head_dims: Iterable[int] = USUAL_HEAD_DIMS,
     dtypes: Iterable[Dtype] = ("bf16", "fp16"),
     variants: Iterable[str] = VARIANTS,
+    ops: Iterable[Op] = ("forward",),
 ) -> tuple[AttentionSpec, ...]:
-    """One spec for each combination; variants are `full`, `causal` and `window`, each also with `_softcap`.
+    """One spec for each combination; a variant is a mask and its features, such as `window_softcap`.
 
     Raises:
         SpecError: a head_dim, a dtype or a variant that flashgen does not write.
     """
-    specs = []
-    for head_dim, dtype, variant in product(head_dims, dtypes, variants):
-        mask, _, score = variant.partition("_")
-        if mask not in ("full", "causal", "window") or score not in ("", "softcap"):
-            raise SpecError(f"variant {variant!r} is not one of {', '.join(VARIANTS)}")
-        specs.append(
-            AttentionSpec(
-                dtype=dtype,
-                head_dim=head_dim,
-                head_dim_v=head_dim,
-                causal=mask == "causal",
-                window=mask == "window",
-                softcap=score == "softcap",
-            )
-        )
-    return tuple(specs)
+    return tuple(
+        AttentionSpec.of_variant(variant, dtype=dtype, head_dim=head_dim, op=op)
+        for op, head_dim, dtype, variant in product(ops, head_dims, dtypes, variants)
+    )
+
+
+def lending(rules: Iterable[TunedEntry], *, present: bool) -> tuple[TunedEntry, ...]:
+    """Those of a GPU's rules that need not be found again: where the GPU is present, the measured ones."""
+    return tuple(rule for rule in rules if rule.evidence.kind == "measured" or not present)
+
+
+def unserved(specs: Iterable[AttentionSpec], rules: Iterable[TunedEntry]) -> tuple[AttentionSpec, ...]:
+    """The specs for which there is no rule of their own."""
+    rules = tuple(rules)
+    return tuple(spec for spec in specs if not any(serves(rule, spec) for rule in rules))

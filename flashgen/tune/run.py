@@ -82,11 +82,18 @@ class _Run:
 
     def _derived(self, job: Job, setting: Setting) -> Outcome | None:
         """The rule taken over from the job's base, or None if it has none that works here."""
-        base = next((spec for spec in _bases(job) if self.ranked.get(spec)), None)
-        if base is None:
-            return None
-        result = derive_spec(job.spec, base, self.ranked[base], setting)
-        return None if result.entry is None else Outcome(result=result)
+        for known, note in ((self.ranked.get, ""), (self._held, "which was tuned before")):
+            for base in _bases(job):
+                if configs := known(base):
+                    result = derive_spec(job.spec, base, configs, setting)
+                    notes = (f"with the config of {base.key}, {note}", *result.notes) if note else result.notes
+                    return None if result.entry is None else Outcome(result=replace(result, notes=notes))
+        return None
+
+    def _held(self, base: AttentionSpec) -> tuple[KernelConfig, ...]:
+        """The configs of rules for `base` that were there before the run, the rule for the longest sequences first."""
+        rules = [entry for entry in self.request.held if entry.spec == base]
+        return tuple(entry.config for entry in sorted(rules, key=lambda entry: -entry.workloads.end))
 
     def _shared(self, job: Job, result: TuneResult, setting: Setting) -> TuneResult:
         """The result, its rule serving the job's other dtype too, or a job for that dtype in the queue."""

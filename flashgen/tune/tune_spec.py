@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flashgen.config import KernelConfig
+from flashgen.families import serving
 from flashgen.outcome import Toolchain
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.tune.choose import Choice
@@ -49,7 +50,7 @@ class Outcome:
 
 
 def search_spec(spec: AttentionSpec, setting: Setting) -> Outcome:
-    """Searches every family's space for the best config of `spec`.
+    """Searches the space of every family of its op for the best config of `spec`.
 
     Raises:
         FlashgenError: a candidate took the GPU context with it.
@@ -58,7 +59,8 @@ def search_spec(spec: AttentionSpec, setting: Setting) -> Outcome:
     target = setting.request.target
     if (refusal := unsupported(spec, target, setting.request.families)) is not None:
         return Outcome(result=TuneResult(spec=spec, entry=None, counts=count([], [], None), failure=refusal))
-    spaces = {name: space_of(family, spec, target) for name, family in setting.request.families.items()}
+    families = serving(spec.op, setting.request.families)
+    spaces = {name: space_of(family, spec, target) for name, family in families.items()}
     records: list[TrialRecord] = []
     notes: tuple[str, ...] = ()
     interrupted = False

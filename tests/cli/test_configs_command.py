@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.compiler.toolchain import toolchain
+from flashgen.compiler.toolchain import kernels_hash, toolchain_of
 from flashgen.store.files import read_tuned
 from tests.cli.conftest import Cli
 from tests.kernels.emission import spec_of
@@ -19,12 +19,14 @@ CAUSAL = spec_of("causal", "bf16", 64)
 def test_list(cli: Cli, configs: Path) -> None:
     done = cli("configs", "list", "--configs", configs)
     assert done.code == 0
-    line = next(line for line in done.out.splitlines() if "nvidia-h200" in line)
-    assert line.split()[:4] == ["nvidia-h200", "forward", "8", "8"]
+    lines = [line.split()[:4] for line in done.out.splitlines() if "nvidia-h200" in line]
+    assert lines == [["nvidia-h200", "backward", "8", "8"], ["nvidia-h200", "forward", "8", "8"]]
     document = cli("configs", "list", "--configs", configs, "--json").document
-    assert [(each["gpu"], each["rules"], each["measured"]) for each in document] == [
-        ("nvidia-h200", 8, 8),
-        ("portable", 8, 0),
+    assert [(each["gpu"], each["op"], each["rules"], each["measured"]) for each in document] == [
+        ("nvidia-h200", "backward", 8, 8),
+        ("nvidia-h200", "forward", 8, 8),
+        ("portable", "backward", 8, 0),
+        ("portable", "forward", 8, 0),
     ]
 
 
@@ -32,7 +34,12 @@ def test_show_marks_predictions(cli: Cli, configs: Path) -> None:
     assert "~" not in cli("configs", "show", "h200", "--configs", configs).out
     assert "~90 us" in cli("configs", "show", "portable", "--configs", configs).out
     both = cli("configs", "show", "--configs", configs, "--json").document
-    assert [each["gpu"] for each in both] == ["nvidia-h200", "portable"]
+    assert [(each["gpu"], each["op"]) for each in both] == [
+        (gpu, op) for gpu in ("nvidia-h200", "portable") for op in ("backward", "forward")
+    ]
+    shown = cli("configs", "show", "h200", "--configs", configs).out
+    assert "forward-bf16-d64-causal " in shown
+    assert "backward-bf16-d64-causal " in shown
 
 
 def test_show_a_gpu_without_rules(cli: Cli, configs: Path) -> None:
@@ -50,11 +57,16 @@ def test_no_such_directory(cli: Cli, tmp_path: Path) -> None:
 def test_check_exits_6_for_other_templates(cli: Cli, configs: Path) -> None:
     done = cli("configs", "check", "--configs", configs)
     assert done.code == 6
-    assert f"16 rules were made with other templates: 0123456789ab -> {toolchain().templates}" in done.out
+    today = kernels_hash(CAUSAL, entry_of(CAUSAL).config)
+    assert f"rules were made with other kernels: 0123456789ab -> {today}" in done.out
+    assert [line.split()[1:4] for line in done.out.splitlines() if "portable" in line] == [
+        ["backward", "stale", "8"],
+        ["forward", "stale", "8"],
+    ]
 
 
 def test_check_lists_other_tools_and_exits_0(cli: Cli, tmp_path: Path, shipped: Path) -> None:
-    here = replace(toolchain(), triton="3.5.0")
+    here = replace(toolchain_of(entry_of(CAUSAL)), triton="3.5.0")
     write_configs(tmp_path, "nvidia-h200", entry_of(CAUSAL, toolchain=here))
     done = cli("configs", "check", "--configs", tmp_path)
     assert done.code == 0
@@ -63,9 +75,10 @@ def test_check_lists_other_tools_and_exits_0(cli: Cli, tmp_path: Path, shipped: 
 
 
 def test_check_of_what_is_current(cli: Cli, tmp_path: Path, shipped: Path) -> None:
-    write_configs(tmp_path, "nvidia-h200", entry_of(CAUSAL, toolchain=toolchain()))
+    write_configs(tmp_path, "nvidia-h200", entry_of(CAUSAL, toolchain=toolchain_of(entry_of(CAUSAL))))
     done = cli("configs", "check", "--configs", tmp_path, "--json")
-    assert (done.code, [each["state"] for each in done.document["files"]]) == (0, ["ok"])
+    (file,) = done.document["files"]
+    assert (done.code, file["gpu"], file["op"], file["state"]) == (0, "nvidia-h200", "forward", "ok")
 
 
 def test_check_names_every_malformed_file(cli: Cli, configs: Path) -> None:

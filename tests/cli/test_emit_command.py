@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flashgen.spec import OPS
 from tests.cli.conftest import Cli
 from tests.kernels.emission import spec_of
 from tests.tuned import entry_of, usual_entries, write_configs
@@ -25,14 +26,44 @@ def test_writes_to_stdout_or_a_file_the_same_bytes(cli: Cli, configs: Path, tmp_
     ast.parse(text)
     code, said, _ = emit(cli, configs, "--out", out)
     assert (code, out.read_text()) == (0, text)
-    assert said == f"{out}: written; 16 rules for nvidia-h200\n"
+    assert said == f"{out}: written; 32 rules for nvidia-h200\n"
 
 
 def test_the_header_says_what_remakes_it(cli: Cli, configs: Path) -> None:
     _, text, _ = emit(cli, configs, "--head-dim", 128, "--dtype", "bf16", "--no-softcap")
     assert "    flashgen emit --gpu h200 --head-dim 128 --dtype bf16 --no-softcap\n" in text
     assert str(configs) not in text
-    assert "NVIDIA H200 (nvidia-h200, sm_90): 3 rules, measured" in text
+    assert "NVIDIA H200 (nvidia-h200, sm_90): 3 forward and 3 backward rules, measured" in text
+
+
+def test_a_module_without_gradients(cli: Cli, configs: Path) -> None:
+    _, whole, _ = emit(cli, configs, "--head-dim", 64)
+    code, text, _ = emit(cli, configs, "--head-dim", 64, "--op", "forward")
+    assert code == 0
+    assert "    flashgen emit --gpu h200 --op forward --head-dim 64\n" in text
+    assert "4 forward and 4 backward rules" in whole
+    assert "4 forward rules" in text
+    assert ("_attn_bwd" in whole, "_attn_bwd" in text) == (True, False)
+
+
+def test_where_only_portable_backward_rules_are_missing_there_are_two_ways_on(cli: Cli, configs: Path) -> None:
+    (configs / "portable" / "backward.yaml").unlink()
+    code, out, error = emit(cli, configs, "--head-dim", 64)
+    assert (code, out) == (2, "")
+    assert "flashgen tune --gpu portable --op backward --head-dim 64 --dtype bf16 --dtype fp16 --out" in error
+    assert "flashgen emit --op forward" in error
+    assert emit(cli, configs, "--head-dim", 64, "--op", "forward")[0] == 0
+
+
+def test_features_are_served_where_there_are_rules_for_them(cli: Cli, configs: Path) -> None:
+    variants = ("full", "causal", "full_sink_dropout", "causal_sink_dropout")
+    for op in OPS:
+        write_configs(configs, "portable", *usual_entries(64, op=op, variants=variants), op=op)
+    code, text, error = emit(cli, configs, "--head-dim", 64, "--no-window", "--feature", "dropout+sink")
+    assert code == 0, error
+    assert "flashgen emit --gpu h200 --head-dim 64 --no-window --feature sink+dropout\n" in text
+    assert 'variant="causal_sink_dropout"' in text
+    assert "nvidia-h200 has no rule for any number of keys of forward-bf16-d64-full-sink-dropout" in error
 
 
 def test_order_and_spelling_of_gpus_change_nothing(cli: Cli, configs: Path) -> None:
@@ -71,7 +102,7 @@ def test_an_unwritable_path(below: str, cli: Cli, configs: Path, tmp_path: Path)
 def test_check_finds_drift_and_touches_nothing(cli: Cli, configs: Path, tmp_path: Path) -> None:
     out = tmp_path / "attention.py"
     emit(cli, configs, "--out", out)
-    assert emit(cli, configs, "--out", out, "--check")[:2] == (0, f"{out}: up to date; 16 rules for nvidia-h200\n")
+    assert emit(cli, configs, "--out", out, "--check")[:2] == (0, f"{out}: up to date; 32 rules for nvidia-h200\n")
     edited = out.read_text().replace("BLOCK_M=128", "BLOCK_M=64", 1)
     out.write_text(edited)
     code, said, error = emit(cli, configs, "--out", out, "--check")
@@ -101,7 +132,7 @@ def test_json(cli: Cli, configs: Path, tmp_path: Path) -> None:
     out = tmp_path / "attention.py"
     done = cli("emit", "--gpu", "h200", "--configs", configs, "--out", out, "--json")
     assert done.document["changed"] is True
-    assert done.document["gpus"] == {"nvidia-h200": {"pattern": "NVIDIA H200", "rules": 8}}
+    assert done.document["gpus"] == {"nvidia-h200": {"pattern": "NVIDIA H200", "rules": 16}}
     assert done.document["command"] == "flashgen emit --gpu h200"
     bare = cli("emit", "--gpu", "h200", "--configs", configs, "--json")
     assert bare.document["text"] == out.read_text()
@@ -114,7 +145,13 @@ def test_json(cli: Cli, configs: Path, tmp_path: Path) -> None:
         (["--gpu", "h200", "--head-dim", "0"], ["0 is not in the range"]),
         (["--gpu", "h200", "--head-dim", "300"], ["300 is not in the range"]),
         (["--gpu", "h200", "--dtype", "int8"], ["int8", "bf16"]),
-        (["--gpu", "h200", "--op", "backward"], ["backward", "forward"]),
+        (["--gpu", "h200", "--op", "backward"], ["backward", "forward", "all"]),
+        (["--gpu", "h200", "--feature", "rope"], ["--feature", "'rope' is not one of softcap, alibi, bias, sink"]),
+        (["--gpu", "h200", "--no-window", "--feature", "softcap+sink"], ["softcap+sink needs the window kernels too"]),
+        (
+            ["--gpu", "h200", "--feature", "alibi"],
+            ["forward-bf16-d64-full-alibi", "--dtype fp16 --feature alibi --out"],
+        ),
         (["--gpu", "h200", "--check"], ["--out"]),
         (["--gpu", "h200", "--no-window", "--softcap"], ["--no-window"]),
         (["--gpu", "b200"], ["no tuned configs for nvidia-b200", "flashgen tune --gpu b200 --out"]),
@@ -169,7 +206,7 @@ def test_portable_alone(cli: Cli, configs: Path) -> None:
 
 
 def test_rules_of_other_templates_are_noted(cli: Cli, configs: Path) -> None:
-    assert "8 of 8 rules were proven with other templates" in emit(cli, configs)[2]
+    assert "8 of 8 rules were proven with other kernels" in emit(cli, configs)[2]
 
 
 def test_a_gpu_that_no_table_has_but_the_configs_do(cli: Cli, configs: Path) -> None:

@@ -16,6 +16,9 @@ from flashgen.families import TlConfig
 from flashgen.outcome import Reason, Rejected, Resources
 from tests.cli.conftest import Cli
 
+PASSES = (
+    "BLOCK_M=64,BLOCK_N=128,num_warps=8,num_stages=2,BLOCK_M_DQ=128,BLOCK_N_DQ=32,num_warps_dq=8,num_stages_dq=3,tma=1"
+)
 KNOBS = "BLOCK_M=128,BLOCK_N=64,num_warps=8,num_stages=2"
 NEEDS = Resources(shared_bytes=99328, registers=200, spill_bytes=0, num_warps=8)
 
@@ -49,6 +52,34 @@ def test_text(cli: Cli, compiler: list[Any], shipped: Path) -> None:
     assert "99328 bytes of shared memory (+1024 against the bound), 200 registers a thread" in done.out
     assert "limit: 232448 bytes a block" in done.out
     assert "us, bound by" in done.out
+
+
+def test_the_backward_is_explained_pass_by_pass(cli: Cli, compiler: list[Any], shipped: Path) -> None:
+    given = ("explain", "--gpu", "h200", "--op", "backward", "--config", PASSES)
+    document = cli(*given, "--json").document
+    assert (document["op"], document["config"]["family"]) == ("backward", "tl_backward")
+    assert {tile["name"]: tile["total_bytes"] for tile in document["tiles"]} == {"K and V": 65536, "Q and dO": 65536}
+    assert list(document["step_cycles"]) == ["dK, dV", "dQ"]
+    assert document["step_cycles"]["dK, dV"]["mma"] == pytest.approx(
+        document["step_cycles"]["dQ"]["mma"] * (4 * 64) / (3 * 32)
+    )
+    assert document["flops"] == 2.5 * 4 * 4 * 16 * 128 * 4096 * 4096 / 2
+    text = cli(*given).out
+    assert "Shared memory of the larger pass, at least" in text
+    assert "a tile step of dK, dV: mma" in text
+    assert "a tile step of dQ: softmax" in text
+
+
+def test_the_tuned_backward_rule_is_the_default(cli: Cli, compiler: list[Any], configs: Path) -> None:
+    given = ("explain", "--gpu", "h200", "--op", "backward", "--configs", configs, "--json")
+    assert cli(*given).document["config"]["BLOCK_M_DQ"] == 64
+
+
+def test_a_config_of_the_other_pass_is_refused(cli: Cli, compiler: list[Any], shipped: Path) -> None:
+    for op, config, other in (("backward", f"tl:{KNOBS}", "forward"), ("forward", f"tl_backward:{PASSES}", "backward")):
+        done = cli("explain", "--gpu", "h200", "--op", op, "--config", config)
+        assert done.code == 2
+        assert f"is a config of op {other}, not {op}: give --op {other}" in done.err
 
 
 @pytest.mark.parametrize(
@@ -91,13 +122,14 @@ def test_a_file_of_rules_or_of_one_config(cli: Cli, compiler: list[Any], configs
 def test_a_config_reads_back_from_its_key() -> None:
     config = TlConfig(BLOCK_M=128, BLOCK_N=64, num_warps=8, num_stages=3, tma=True, heads_per_group=8, maxnreg=128)
     assert parse_config(config.key) == config
+    assert parse_config(PASSES, "backward") == parse_config(f"tl_backward:{PASSES}")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("nothing", "is no KNOB=VALUE, and no file"),
-        ("wgmma:BLOCK_M=64", "family 'wgmma' is not one of tl"),
+        ("wgmma:BLOCK_M=64", "family 'wgmma' is not one of tl, tl_backward"),
         ("BLOCK_M=64", "lacks BLOCK_N, num_warps, num_stages"),
         (f"{KNOBS},tma=3", "tma=3 is not 0 or 1"),
         (f"{KNOBS},maxnreg=many", "maxnreg=many is not a number"),

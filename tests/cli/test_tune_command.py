@@ -13,6 +13,7 @@ import pytest
 
 from flashgen.cli.tune_watch import TuneWatch
 from flashgen.outcome import Rejected, Resources
+from flashgen.spec import OPS
 from flashgen.store.files import read_tuned
 from flashgen.store.record import RuleFile
 from flashgen.tune import run as running
@@ -40,11 +41,10 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
 
 
 @pytest.fixture
-def tune(cli: Cli, tmp_path: Path) -> Callable[..., Any]:
-    """One small search for an H200, into `tmp_path`/out."""
-    return partial(
-        cli, "tune", "--gpu", "h200", "--head-dim", 128, "--trials", 6, "--jobs", 1, "--out", tmp_path / "out"
-    )
+def tune(cli: Cli, shipped: Path, tmp_path: Path) -> Callable[..., Any]:
+    """One small search of forward kernels for an H200, which nothing is shipped for, into `tmp_path`/out."""
+    small = ("--head-dim", 128, "--trials", 6, "--jobs", 1)
+    return partial(cli, "tune", "--gpu", "h200", "--op", "forward", *small, "--out", tmp_path / "out")
 
 
 @pytest.fixture
@@ -80,7 +80,9 @@ def test_why_candidates_fell(table: Table, tune: Cli) -> None:
 def test_the_file_holds_the_command_that_makes_it_again(table: Table, tune: Cli, path: Path) -> None:
     table()
     tune("--dtype", "bf16", "--causal", "--no-window", "--seed", 3)
-    expected = "flashgen tune --gpu h200 --head-dim 128 --dtype bf16 --causal --no-window --trials 6 --seed 3"
+    expected = (
+        "flashgen tune --gpu h200 --op forward --head-dim 128 --dtype bf16 --causal --no-window --trials 6 --seed 3"
+    )
     assert read_tuned(path).command == expected
 
 
@@ -102,11 +104,62 @@ def test_which_kernels_are_tuned(options: list[str], variants: set[str], table: 
     assert {entry.dtypes for entry in entries} == {("bf16", "fp16")}
 
 
+def test_both_passes_are_tuned_into_a_file_each(table: Table, cli: Cli, shipped: Path, tmp_path: Path) -> None:
+    table()
+    small = ("--head-dim", 64, "--dtype", "bf16", "--causal", "--no-window", "--trials", 4, "--jobs", 1)
+    done = cli("tune", "--gpu", "h200", *small, "--out", tmp_path)
+    assert done.code == 0
+    for op, family in (("forward", "tl"), ("backward", "tl_backward")):
+        path = tmp_path / "nvidia-h200" / f"{op}.yaml"
+        file = read_tuned(path, gpu="nvidia-h200", op=op)
+        assert [(entry.spec.variant, entry.config.family) for entry in file.entries] == [("causal", family)]
+        assert file.command == "flashgen tune --gpu h200 --head-dim 64 --dtype bf16 --causal --no-window --trials 4"
+        assert f"{path}: 1 rules written" in done.out
+    again = cli("tune", "--gpu", "h200", "--op", "backward", *small, "--out", tmp_path / "other", "--json").document
+    assert again["paths"] == {"backward": str(tmp_path / "other" / "nvidia-h200" / "backward.yaml")}
+    assert again["command"].startswith("flashgen tune --gpu h200 --op backward ")
+
+
+def test_features_take_over_the_rules_that_are_there(table: Table, tune: Cli, path: Path, tmp_path: Path) -> None:
+    table()
+    held = usual_entries(128, measured=False)
+    write_configs(tmp_path / "out", "nvidia-h200", *held)
+    done = tune("--causal", "--feature", "dropout+alibi", "--feature", "softcap+sink")
+    assert done.code == 0
+    found = {entry.spec.variant: entry for entry in read_tuned(path).entries}
+    assert set(found) == {
+        *(entry.spec.variant for entry in held),
+        "causal_alibi_dropout",
+        "window_alibi_dropout",
+        "window_softcap_sink",
+    }
+    assert {entry.config for entry in found.values()} == {held[0].config}
+    assert "the config of forward-bf16-d128-causal, which was tuned before" in done.err
+    assert "--feature alibi+dropout --feature softcap+sink" in read_tuned(path).command
+
+
+def test_features_are_tuned_beside_plain_kernels_that_are_not_there(table: Table, tune: Cli, path: Path) -> None:
+    table()
+    assert tune("--dtype", "bf16", "--causal", "--no-window", "--feature", "sink").code == 0
+    causal, sink = read_tuned(path).entries
+    assert (causal.spec.variant, sink.spec.variant) == ("causal", "causal_sink")
+    assert causal.config == sink.config
+    assert sink.evidence.candidates == 1
+
+
+def test_shipped_rules_lend_their_configs(table: Table, tune: Cli, path: Path, shipped: Path) -> None:
+    table()
+    write_configs(shipped, "nvidia-h200", *usual_entries(128, variants=["causal"], measured=False, BLOCK_N=64))
+    assert tune("--causal", "--no-window", "--feature", "sink").code == 0
+    (entry,) = read_tuned(path).entries
+    assert (entry.spec.variant, entry.config.BLOCK_N, entry.evidence.candidates) == ("causal_sink", 64, 1)
+
+
 def test_json_is_all_of_stdout(table: Table, tune: Cli, path: Path) -> None:
     table()
     document = tune("--dtype", "bf16", "--causal", "--no-window", "--json").document
     (result,) = document["results"]
-    assert (document["gpu"], document["path"], result["written"]) == ("nvidia-h200", str(path), True)
+    assert (document["gpu"], document["paths"], result["written"]) == ("nvidia-h200", {"forward": str(path)}, True)
     assert result["counts"]["tried"] == 6
     assert result["entry"]["evidence"]["kind"] == "predicted"
     assert "are predicted" in document["warning"]
@@ -138,8 +191,10 @@ def test_nothing_fits(table: Table, tune: Cli, path: Path) -> None:
 
 def test_what_no_family_writes_for_the_gpu(cli: Cli, tmp_path: Path) -> None:
     done = cli("tune", "--gpu", "t4", "--head-dim", 64, "--dtype", "bf16", "--causal", "--no-window", "--out", tmp_path)
-    assert (done.code, done.out) == (4, "forward-bf16-d64-causal: nothing to try\n")
-    assert "no family writes forward-bf16-d64-causal for nvidia-t4" in done.err
+    assert done.code == 4
+    for op in OPS:
+        assert f"{op}-bf16-d64-causal: nothing to try\n" in done.out
+        assert f"no family writes {op}-bf16-d64-causal for nvidia-t4" in done.err
 
 
 def test_some_specs_without_a_rule(table: Table, tune: Cli, path: Path) -> None:
@@ -176,6 +231,9 @@ def test_ctrl_c_keeps_what_was_found(table: Table, tune: Cli, path: Path) -> Non
         (["--head-dim", "0"], 2, ["0 is not in the range"]),
         (["--head-dim", "300"], 2, ["300 is not in the range"]),
         (["--dtype", "fp8"], 2, ["fp8", "bf16"]),
+        (["--op", "sideways"], 2, ["sideways", "backward", "all"]),
+        (["--feature", "alibi+rope"], 2, ["--feature", "'rope' is not one of softcap, alibi, bias, sink, dropout"]),
+        (["--feature", "softcap+sink", "--no-causal"], 2, ["softcap+sink needs the window kernels too"]),
         (["--trials", "0"], 2, ["0 is not in the range"]),
         (["--timeout", "-1"], 2, ["-1"]),
         (["--storage", "sqlite:///a.db"], 2, ["is a URL", "study.journal"]),
@@ -246,11 +304,11 @@ def test_a_terminal_sees_a_bar_that_is_taken_away(
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm-256color")
-    file = RuleFile(directory=tmp_path, gpu="nvidia-h200", op="forward", command="")
+    files = {"forward": RuleFile(directory=tmp_path, gpu="nvidia-h200", op="forward", command="")}
     config = small_space().configs[0]
     with (
         contextlib.suppress(ZeroDivisionError),
-        TuneWatch(file=file, measured=False, warning=None, quiet=True) as watch,
+        TuneWatch(files=files, measured=False, warning=None, quiet=True) as watch,
     ):
         watch.started(spec_of(), 100, 90, 6)
         watch.tried(spec_of(), TrialRecord(number=0, config=config, outcome=outcome_of(config)))

@@ -74,8 +74,8 @@ def test_json(cli: Cli, proven: list[Proof | Rejected], module: Path) -> None:
 
 
 def test_configs_of_all_gpus_or_of_one(cli: Cli, proven: list[Proof | Rejected], configs: Path) -> None:
-    assert "all 16 are exact" in cli("verify", "--configs", configs).out
-    assert "all 8 are exact" in cli("verify", "--configs", configs, "--gpu", "portable").out
+    assert "all 32 are exact" in cli("verify", "--configs", configs).out
+    assert "all 16 are exact" in cli("verify", "--configs", configs, "--gpu", "portable").out
     assert cli("verify", "--configs", configs, "--gpu", "b200").code == 2
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from flashgen.families import FAMILIES
+from flashgen.config import KernelConfig
+from flashgen.families import TL, TL_BACKWARD
 from flashgen.outcome import Measurement, Prediction, Proof, Resources, Toolchain
-from flashgen.spec import AttentionSpec, Workload
+from flashgen.spec import AttentionSpec, Op, Workload
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
 from flashgen.store.evidence import Evidence, Timing
 from flashgen.store.yaml_text import render
@@ -21,6 +22,13 @@ MakeFile = Callable[..., TunedFile]
 def build_spec(**changes: Any) -> AttentionSpec:
     fields: dict[str, Any] = {"dtype": "bf16", "head_dim": 128, "head_dim_v": 128, "causal": True}
     return AttentionSpec(**(fields | changes))
+
+
+def build_config(op: Op, block_m: int) -> KernelConfig:
+    tile = {"BLOCK_M": block_m, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    if op == "forward":
+        return TL.config(tile)
+    return TL_BACKWARD.config(tile | {"BLOCK_M_DQ": 64, "BLOCK_N_DQ": 32, "num_warps_dq": 4, "num_stages_dq": 2})
 
 
 def build_entry(
@@ -39,7 +47,7 @@ def build_entry(
         spec=made,
         dtypes=("fp32",) if made.dtype == "fp32" else ("bf16", "fp16"),
         workloads=WorkloadRange(seqlen_k_min=low, seqlen_k_max=high),
-        config=FAMILIES["tl"].config({"BLOCK_M": block_m, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}),
+        config=build_config(made.op, block_m),
         evidence=Evidence(
             kind="measured" if kind == "measured" else "predicted",
             timings=(timing,),
@@ -60,7 +68,7 @@ def build_entry(
             seed=1,
             repeats=2,
         ),
-        toolchain=Toolchain(flashgen="0.1.0", triton="3.10", torch="2.13.0+cu130", templates="1E6"),
+        toolchain=Toolchain(flashgen="0.1.0", triton="3.10", torch="2.13.0+cu130", kernels="1E6"),
     )
 
 

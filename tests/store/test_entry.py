@@ -150,6 +150,9 @@ def test_entries_are_sorted_however_they_come(
         make_entry(head_dim=64, head_dim_v=64, dtype="fp32"),
         make_entry(causal=False, high=512),
         make_entry(causal=False, low=513),
+        make_entry(causal=False, dropout=True),
+        make_entry(causal=False, alibi=True),
+        make_entry(causal=False, softcap=True),
         make_entry(),
         make_entry(head_dim=192),
     ]

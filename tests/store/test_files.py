@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashgen.errors import OutputError, TunedConfigError
-from flashgen.families import FAMILIES
+from flashgen.families import serving
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Resources, Toolchain
-from flashgen.spec import DTYPES, AttentionSpec, Workload
+from flashgen.spec import DTYPES, FEATURES, OPS, AttentionSpec, Op, Workload
 from flashgen.store.codec import decode_file, encode_file
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
 from flashgen.store.evidence import Evidence, Timing
@@ -84,15 +84,16 @@ ratios = st.floats(0, 1)
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> AttentionSpec:
+def specs(draw: st.DrawFn, op: Op) -> AttentionSpec:
     mask: dict[str, Any] = draw(st.sampled_from([{}, {"causal": True}, {"window": True}]))
     dims = st.integers(1, 256)
     return AttentionSpec(
+        op=op,
         dtype=draw(st.sampled_from(DTYPES)),
         head_dim=draw(dims),
         head_dim_v=draw(dims),
-        softcap=draw(st.booleans()),
         **mask,
+        **{feature: draw(st.booleans()) for feature in FEATURES},
     )
 
 
@@ -130,15 +131,15 @@ def evidences(draw: st.DrawFn) -> Evidence:
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> TunedEntry:
-    spec = draw(specs())
+def entries(draw: st.DrawFn, op: Op) -> TunedEntry:
+    spec = draw(specs(op))
     low = draw(st.integers(1, 1 << 31))
     shared = spec.dtype != "fp32" and draw(st.booleans())
     return TunedEntry(
         spec=spec,
         dtypes=("fp16", "bf16") if shared else (spec.dtype,),
         workloads=WorkloadRange(seqlen_k_min=low, seqlen_k_max=draw(st.none() | st.integers(low, 1 << 32))),
-        config=draw(st.sampled_from(CONFIGS)),
+        config=draw(st.sampled_from(CONFIGS[op])),
         evidence=draw(evidences()),
         resources=Resources(
             shared_bytes=draw(counts), registers=draw(counts), spill_bytes=draw(counts), num_warps=draw(counts)
@@ -154,26 +155,35 @@ def entries(draw: st.DrawFn) -> TunedEntry:
             seed=draw(st.integers(0, 1 << 128)),
             repeats=draw(counts),
         ),
-        toolchain=Toolchain(flashgen=draw(texts), triton=draw(texts), torch=draw(texts), templates=draw(texts)),
+        toolchain=Toolchain(flashgen=draw(texts), triton=draw(texts), torch=draw(texts), kernels=draw(texts)),
     )
 
 
-CONFIGS = [
-    config
-    for family in FAMILIES.values()
-    for config in list(family.space(AttentionSpec(dtype="bf16", head_dim=64, head_dim_v=64, causal=True), TARGET))[::37]
-]
-files = st.builds(
-    TunedFile,
-    gpu=st.sampled_from(["nvidia-h200", "on", "1e6", "no", "012"]),
-    op=st.just("forward"),
-    command=texts,
-    entries=st.lists(entries(), max_size=3, unique_by=lambda entry: entry.spec).map(tuple),
-)
+CONFIGS = {
+    op: [
+        config
+        for family in serving(op).values()
+        for config in list(
+            family.space(AttentionSpec(op=op, dtype="bf16", head_dim=64, head_dim_v=64, causal=True), TARGET)
+        )[::37]
+    ]
+    for op in OPS
+}
+
+
+@st.composite
+def files(draw: st.DrawFn) -> TunedFile:
+    op = draw(st.sampled_from(OPS))
+    return TunedFile(
+        gpu=draw(st.sampled_from(["nvidia-h200", "on", "1e6", "no", "012"])),
+        op=op,
+        command=draw(texts),
+        entries=tuple(draw(st.lists(entries(op), max_size=3, unique_by=lambda entry: entry.spec))),
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(files)
+@given(files())
 def test_round_trip_is_identity(file: TunedFile) -> None:
     text = render(file)
     again = decode_file(parse(text, "f.yaml"))
@@ -188,7 +198,7 @@ def test_strings_that_look_like_something_else_stay_strings(
     tmp_path: Path, make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile], text: str
 ) -> None:
     entry = make_entry()
-    tools = replace(entry.toolchain, triton=text, templates=text)
+    tools = replace(entry.toolchain, triton=text, kernels=text)
     file = make_file(replace(entry, toolchain=tools), command=text)
     path = tmp_path / "forward.yaml"
     write_tuned(path, file)
@@ -210,11 +220,9 @@ def test_a_rule_is_a_compact_block(tuned_text: str) -> None:
     lines = tuned_text.splitlines()
     assert lines[0].startswith("# ")
     assert 'command: "flashgen tune --gpu nvidia-h200"' in lines
-    assert (
-        "  - spec: {dtype: bf16, head_dim: 128, head_dim_v: 128, causal: true, window: false, softcap: false}" in lines
-    )
+    assert "  - spec: {dtype: bf16, head_dim: 128, head_dim_v: 128, causal: true, window: false}" in lines
     assert any(line.startswith("    config: {family: tl, BLOCK_M: 128, BLOCK_N: 64, num_warps: 8,") for line in lines)
-    assert '    toolchain: {flashgen: "0.1.0", triton: "3.10", torch: "2.13.0+cu130", templates: "1E6"}' in lines
+    assert '    toolchain: {flashgen: "0.1.0", triton: "3.10", torch: "2.13.0+cu130", kernels: "1E6"}' in lines
     assert len(lines) <= 17
     assert tuned_text.isascii()
 
@@ -346,6 +354,36 @@ def test_a_truncated_file_is_an_error_or_a_file_of_fewer_rules(
 def test_a_knob_with_a_default_may_be_left_out(tuned_text: str) -> None:
     entry = decode_file(parse(tuned_text.replace(", maxnreg: null", ""), "f.yaml")).entries[0]
     assert entry.config.knobs()["maxnreg"] is None
+
+
+def test_features_that_a_rule_lacks_are_left_out_and_may_be_there(
+    make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile], tuned_text: str
+) -> None:
+    text = render(make_file(make_entry(alibi=True, dropout=True)))
+    assert "head_dim_v: 128, causal: true, window: false, alibi: true, dropout: true}" in text
+    named = tuned_text.replace("window: false}", "window: false, softcap: false, sink: false}")
+    assert named != tuned_text
+    assert decode_file(parse(named, "f.yaml")) == decode_file(parse(tuned_text, "f.yaml"))
+
+
+def test_a_backward_rule_is_a_rule_of_its_own_file(
+    tmp_path: Path, make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile]
+) -> None:
+    path = tmp_path / "backward.yaml"
+    file = make_file(make_entry(op="backward"), op="backward")
+    write_tuned(path, file)
+    assert read_tuned(path, op="backward") == file
+    assert "family: tl_backward, BLOCK_M: 128, BLOCK_N: 64" in path.read_text()
+    with pytest.raises(TunedConfigError, match="a rule of op 'backward' in a file of op 'forward'"):
+        make_file(make_entry(op="backward"))
+
+
+def test_a_config_of_the_other_op_is_refused_where_it_stands(
+    make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile]
+) -> None:
+    text = render(make_file(make_entry(op="backward"), op="backward")).replace("op: backward", "op: forward")
+    with pytest.raises(TunedConfigError, match=r"^f\.yaml:7: entries\[0\]: family tl_backward writes op backward"):
+        decode_file(parse(text, "f.yaml"))
 
 
 def test_a_file_for_another_gpu_or_op_is_refused(tmp_path: Path, tuned_text: str) -> None:

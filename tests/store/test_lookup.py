@@ -67,7 +67,11 @@ def test_the_workload_picks_the_range(make_spec: MakeSpec, make_entry: MakeEntry
         ({"causal": False, "window": True, "softcap": True}, {}, True),
         ({"causal": False, "window": True, "softcap": True}, {"softcap": True}, True),
         ({"causal": False, "window": True, "softcap": True}, {"causal": False, "window": True}, True),
+        ({"alibi": True, "dropout": True}, {"alibi": True}, True),
+        ({"alibi": True, "dropout": True}, {}, True),
+        ({"alibi": True, "dropout": True}, {"dropout": True}, False),
         ({}, {"softcap": True}, False),
+        ({}, {"dropout": True}, False),
         ({}, {"causal": False}, False),
         ({"causal": False}, {}, False),
         ({"causal": False, "window": True}, {"causal": False}, False),
@@ -97,6 +101,18 @@ def test_the_closest_stand_in_is_taken(make_spec: MakeSpec, make_entry: MakeEntr
     ]
     for n in range(4):
         assert find_entry(make_file(*closest_first[n:]), asked) == closest_first[n]
+
+
+def test_a_stand_in_has_the_first_features(make_spec: MakeSpec, make_entry: MakeEntry, make_file: MakeFile) -> None:
+    """A cap changes the time of a tile, dropout hardly does: what comes last in a variant is given up first."""
+    asked = make_spec(causal=False, window=True, softcap=True, dropout=True)
+    held = [
+        make_entry(causal=False, window=True, softcap=True),
+        make_entry(causal=False, window=True),
+        make_entry(softcap=True, dropout=True),
+    ]
+    for n in range(3):
+        assert find_entry(make_file(*held[n:]), asked) == held[n]
 
 
 def test_new_rules_replace_old_ones_of_the_same_case(make_entry: MakeEntry, make_file: MakeFile) -> None:
@@ -202,8 +218,9 @@ def test_diff_says_what_is_gone_new_and_changed(make_entry: MakeEntry, make_file
 def test_rules_made_with_other_tools_are_stale(make_entry: MakeEntry, make_file: MakeFile) -> None:
     entry = make_entry()
     file = make_file(entry)
-    assert staleness(file, entry.toolchain) == ()
-    assert staleness(file, replace(entry.toolchain, triton="3.11", templates="0abc")) == (
+    assert staleness(file, lambda each: each.toolchain) == ()
+    other = replace(entry.toolchain, triton="3.11", kernels="0abc")
+    assert staleness(file, lambda each: other) == (
         "forward-bf16-d128-causal seqlen_k 1..: triton: 3.10 -> 3.11",
-        "forward-bf16-d128-causal seqlen_k 1..: templates: 1E6 -> 0abc",
+        "forward-bf16-d128-causal seqlen_k 1..: kernels: 1E6 -> 0abc",
     )

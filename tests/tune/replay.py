@@ -29,7 +29,7 @@ PROOF = Proof(
 )
 
 
-def spec_of(dtype: str = "bf16", head_dim: int = 128, **fields: bool) -> AttentionSpec:
+def spec_of(dtype: str = "bf16", head_dim: int = 128, **fields: bool | str) -> AttentionSpec:
     return AttentionSpec(dtype=dtype, head_dim=head_dim, head_dim_v=head_dim, **fields)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from flashgen.tune.identity import Identity, open_study
 from flashgen.tune.stages import Candidate
 from tests.tune.replay import H200, WORKLOAD, Replay, plain_resources, small_space, spec_of
 
-TOOLCHAIN = Toolchain(flashgen="0.1.0", triton="3.9.0", torch="2.13.0", templates="0123456789ab")
+TOOLCHAIN = Toolchain(flashgen="0.1.0", triton="3.9.0", torch="2.13.0", kernels="0123456789ab")
 IDENTITY = Identity(
     label="",
     spec=spec_of(),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from flashgen.families import TlBackwardConfig
 from flashgen.hardware.detect import detect_gpus
 from flashgen.outcome import Measurement, Proof, Resources
-from flashgen.spec import Workload
+from flashgen.spec import OPS, Workload
 from flashgen.tune.cuda_clock import CudaClock
 from flashgen.tune.measured import MeasuredStages
 from flashgen.tune.request import TuneRequest, specs_of
@@ -39,10 +40,31 @@ def test_the_clock_times_work_on_the_gpu_and_not_its_launch() -> None:
     assert slow_found.median_us < 1.3 * one_found.median_us
 
 
-def test_a_candidate_is_compiled_proven_and_timed() -> None:
+PASSES = TlBackwardConfig(
+    BLOCK_M=32,
+    BLOCK_N=64,
+    num_warps=4,
+    num_stages=1,
+    BLOCK_M_DQ=64,
+    BLOCK_N_DQ=32,
+    num_warps_dq=4,
+    num_stages_dq=1,
+)
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate(spec_of("fp16", 64, causal=True), config(64, 64, 4, 2)),
+        Candidate(spec_of("fp16", 64, causal=True, alibi=True, dropout=True), config(64, 64, 4, 2)),
+        Candidate(spec_of("fp16", 64, causal=True, op="backward"), PASSES),
+        Candidate(spec_of("fp16", 64, window=True, bias=True, sink=True, op="backward"), PASSES),
+    ],
+    ids=lambda candidate: candidate.spec.key,
+)
+def test_a_candidate_is_compiled_proven_and_timed(candidate: Candidate) -> None:
     target = detect_gpus()[0].target
     stages = MeasuredStages(target, 0, (WORKLOAD,), jobs=2, seed=1)
-    candidate = Candidate(spec_of("fp16", 64, causal=True), config(64, 64, 4, 2))
     ((_, resources),) = stages.compile([candidate])
     assert isinstance(resources, Resources)
     proof = stages.prove(candidate)
@@ -62,13 +84,16 @@ def test_a_short_run_gives_measured_rules_and_resumes(tmp_path: Path) -> None:
         target=device.target,
         present=True,
         index=device.index,
-        specs=specs_of([64], ["bf16", "fp16"] if device.target.has_bf16 else ["fp16"], ["causal", "window"]),
+        specs=specs_of(
+            [64], ["bf16", "fp16"] if device.target.has_bf16 else ["fp16"], ["causal", "window_dropout"], OPS
+        ),
         workloads=(WORKLOAD,),
         trials=6,
         storage=tmp_path / "study.journal",
     )
     first = tune(asked)
-    assert [result.entry is not None for result in first] == [True, True], [result.failure for result in first]
+    assert [result.entry is not None for result in first] == [True] * 4, [result.failure for result in first]
+    assert [result.derived_from is None for result in first] == [True, False, True, False]
     entry = first[0].entry
     assert entry is not None
     assert entry.evidence.kind == "measured"

@@ -6,14 +6,26 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from flashgen.compiler.crosscompile import compile_many
+from flashgen.hardware.lookup import find_gpu
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Reason, Rejected, Resources
+from flashgen.resources.sram import sram_bound
 from flashgen.spec import DTYPES
 from flashgen.tune import portable
-from flashgen.tune.portable import PortableStages, PortableTl, one_gpu_an_arch, portable_target, tune_portable
+from flashgen.tune.portable import (
+    PortableStages,
+    PortableTl,
+    PortableTlBackward,
+    one_gpu_an_arch,
+    portable_target,
+    tune_portable,
+)
 from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
 from flashgen.tune.stages import Candidate, Compiled, typical_us
+from flashgen.variants import with_variant
 from tests.tune.replay import WORKLOAD, config, plain_proof, rejected, spec_of
+from tests.tuned import entry_of
 
 SMALL, LARGE = config(32, 16, 4, 1), config(128, 64, 8, 2)
 
@@ -74,6 +86,54 @@ def test_every_usual_spec_has_configs_that_use_no_knob_of_few_gpus() -> None:
             knobs = each.knobs()
             assert (knobs["tma"], knobs["programs_per_sm"], knobs["maxnreg"]) == (False, 0, None)
             assert each.num_stages <= 2
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 96, 128, 192, 256])
+def test_the_backward_has_few_tilings_and_more_than_one(head_dim: int) -> None:
+    """Each costs a compilation for every architecture; where a feature makes one spill, the next stands in."""
+    for dtype, op in (("bf16", "backward"), ("fp32", "backward")):
+        spec, family = spec_of(dtype, head_dim, causal=True, op=op), PortableTlBackward()
+        configs = list(family.space(spec, portable_target()))
+        assert 1 < len(configs) <= 4
+        for each in configs:
+            knobs = each.knobs()
+            assert (knobs["tma"], knobs["merged"], knobs["dp_first"]) == (False, False, False)
+            assert sram_bound(spec, each, portable_target()) <= 65536
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["mi300x", "rtx-3090"])
+def test_the_first_tiling_of_the_backward_compiles_without_spills(gpu: str) -> None:
+    """On the architectures with least shared memory, of AMD's and NVIDIA's."""
+    specs = [spec_of(head_dim=head_dim, causal=True, op="backward") for head_dim in USUAL_HEAD_DIMS]
+    pairs = [(spec, PortableTlBackward().likely_good(spec, portable_target())[0]) for spec in specs]
+    for _, needs in compile_many(pairs, find_gpu(gpu), jobs=1):
+        assert isinstance(needs, Resources)
+        assert needs.spill_bytes == 0
+        assert needs.shared_bytes <= portable_target().smem_per_block
+
+
+def test_both_passes_have_portable_rules() -> None:
+    specs = specs_of([64], ["bf16", "fp16"], ["full", "full_dropout"], ["forward", "backward"])
+    results = tune_portable(specs, jobs=1)
+    assert [(result.spec.op, result.spec.variant, result.derived_from is None) for result in results] == [
+        ("forward", "full", True),
+        ("forward", "full_dropout", False),
+        ("backward", "full", True),
+        ("backward", "full_dropout", False),
+    ]
+    for result, family in zip(results, ("tl", "tl", "tl_backward", "tl_backward")):
+        assert result.entry is not None
+        assert (result.entry.config.family, result.entry.dtypes) == (family, ("bf16", "fp16"))
+
+
+def test_portable_rules_that_are_there_lend_their_configs() -> None:
+    spec = spec_of(head_dim=64, op="backward")
+    held = entry_of(spec, measured=False)
+    (result,) = tune_portable([with_variant(spec, "full_sink")], jobs=1, held=(held,))
+    assert result.entry is not None
+    assert result.entry.config == held.config
+    assert result.counts.tried == 1
 
 
 def test_the_rules_fit_the_smallest_gpu_and_are_predicted() -> None:

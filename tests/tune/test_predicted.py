@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from flashgen.families import TL
+from flashgen.families import TL, TL_BACKWARD
 from flashgen.outcome import Prediction, Proof, Reason, Rejected, Resources
 from flashgen.tune import predicted
 from flashgen.tune.predicted import PredictedStages, estimate, promising
@@ -28,6 +30,27 @@ def test_a_tile_that_registers_cannot_hold_is_guessed_to_spill() -> None:
     assert large.spill_bytes > 0 == small.spill_bytes
     capped = estimate(SPEC, config(128, 64, 8, maxnreg=128), H200)
     assert capped.registers <= 128
+
+
+def test_the_estimate_of_a_backward_is_that_of_its_larger_pass() -> None:
+    spec, passes = spec_of(causal=True, op="backward"), TL_BACKWARD.likely_good(spec_of(op="backward"), H200)[0]
+    found = estimate(spec, passes, H200)
+    wider = estimate(spec, replace(passes, BLOCK_M_DQ=128, num_warps_dq=8), H200)
+    assert found.num_warps == passes.num_warps == 4
+    assert wider.num_warps == 8
+    assert wider.shared_bytes > found.shared_bytes
+    # Two accumulators of 128 columns, and of every score P in two widths and dP, for 64 keys in 128 threads.
+    assert found.registers == 40 + 64 * (256 + 64 + 32 + 64) // 128
+
+
+def test_promising_configs_of_a_backward_fit_and_do_not_spill() -> None:
+    spec = spec_of(op="backward")
+    chosen = promising(list(TL_BACKWARD.space(spec, H200)), spec, H200, (WORKLOAD,), 8)
+    assert len(set(chosen)) == 8
+    for each in chosen:
+        guess = estimate(spec, each, H200)
+        assert guess.spill_bytes == 0
+        assert guess.shared_bytes <= H200.smem_per_block
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -16,12 +16,14 @@ from flashgen.families import TL
 from flashgen.hardware.lookup import find_gpu
 from flashgen.outcome import Measurement, Proof, Reason, Rejected, Resources
 from flashgen.spec import AttentionSpec, Workload
+from flashgen.store.entry import TunedEntry, WorkloadRange
 from flashgen.tune.records import TrialRecord
-from flashgen.tune.request import TuneRequest, specs_of
+from flashgen.tune.request import TuneRequest, lending, specs_of, unserved
 from flashgen.tune.result import TuneResult
 from flashgen.tune.run import tune
 from flashgen.tune.stages import Candidate, Compiled, Stages, Times
 from tests.tune.replay import H200, WORKLOAD, Replay, plain_proof, plain_resources, plain_us, rejected, spec_of
+from tests.tuned import entry_of
 
 CAUSAL = spec_of(causal=True)
 
@@ -232,6 +234,85 @@ def test_a_window_alone_or_without_a_working_finalist_is_searched() -> None:
     result = run(Replay(resources=resources), request(CAUSAL, window, trials=40))[1]
     assert result.derived_from is None
     assert result.entry is not None
+
+
+def test_features_take_the_finalists_of_the_plain_kernel() -> None:
+    featured = replace(CAUSAL, alibi=True, dropout=True)
+    plain, derived = run(Replay(), request(featured, CAUSAL))
+    assert plain.entry is not None
+    assert derived.entry is not None
+    assert derived.entry.spec == featured
+    assert derived.entry.config == plain.entry.config
+    assert (derived.derived_from, derived.counts.tried) == (CAUSAL, 1)
+
+
+def held_rule(spec: AttentionSpec, **knobs: int | bool) -> TunedEntry:
+    return entry_of(spec, **{"BLOCK_M": 128, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3} | knobs)
+
+
+def test_a_rule_that_was_there_lends_its_config_where_the_run_has_no_finalists() -> None:
+    featured, held = replace(CAUSAL, dropout=True), held_rule(CAUSAL)
+    result = one(run(Replay(), request(featured, held=(held_rule(spec_of()), held))))
+    assert result.entry is not None
+    assert result.entry.config == held.config
+    assert (result.derived_from, result.counts.tried) == (CAUSAL, 1)
+    assert "with the config of forward-bf16-d128-causal, which was tuned before" in result.notes
+
+
+def test_finalists_of_the_run_come_before_rules_that_were_there() -> None:
+    featured, held = replace(CAUSAL, dropout=True), held_rule(CAUSAL)
+    plain, derived = run(Replay(), request(CAUSAL, featured, held=(held,)))
+    assert plain.entry is not None
+    assert derived.entry is not None
+    assert derived.entry.config == plain.entry.config != held.config
+
+
+def test_a_rule_of_the_other_16_bit_dtype_lends_its_config_too() -> None:
+    featured, held = replace(CAUSAL, dtype="fp16", dropout=True), held_rule(CAUSAL)
+    result = one(run(Replay(), request(featured, held=(held,))))
+    assert result.entry is not None
+    assert result.entry.config == held.config
+
+
+def test_a_rule_for_the_longest_sequences_lends_its_config_first() -> None:
+    short, long = held_rule(CAUSAL, num_stages=1), held_rule(CAUSAL)
+    short = replace(short, workloads=WorkloadRange(seqlen_k_max=512))
+    long = replace(long, workloads=WorkloadRange(seqlen_k_min=513))
+    result = one(run(Replay(), request(replace(CAUSAL, dropout=True), held=(short, long))))
+    assert result.entry is not None
+    assert result.entry.config == long.config
+
+
+def test_where_no_lent_config_works_there_is_a_search() -> None:
+    held = held_rule(CAUSAL)
+    stages = Replay(resources=lambda c: rejected(Reason.COMPILE) if c.config == held.config else plain_resources(c))
+    result = one(run(stages, request(replace(CAUSAL, dropout=True), held=(held,))))
+    assert result.derived_from is None
+    assert result.entry is not None
+    assert result.entry.config != held.config
+
+
+def test_a_measured_run_keeps_measured_rules_and_a_predicted_one_all() -> None:
+    measured, predicted = entry_of(CAUSAL), entry_of(spec_of(), measured=False)
+    assert lending([measured, predicted], present=True) == (measured,)
+    assert lending([measured, predicted], present=False) == (measured, predicted)
+
+
+def test_a_rule_serves_its_spec_in_every_dtype_it_has() -> None:
+    asked = specs_of([64, 128], ["bf16", "fp16", "fp32"], ["causal", "causal_dropout"])
+    found = unserved(asked, [entry_of(CAUSAL)])
+    assert set(asked) - set(found) == {CAUSAL, replace(CAUSAL, dtype="fp16")}
+
+
+def test_a_backward_is_searched_in_its_own_family() -> None:
+    forward, backward = (spec_of(causal=True, op=op) for op in ("forward", "backward"))
+    results = run(Replay(), request(backward, forward, trials=8))
+    assert [result.spec for result in results] == [forward, backward]
+    for result, family in zip(results, ("tl", "tl_backward")):
+        assert result.entry is not None
+        assert {record.config.family for record in result.trials} == {family}
+        assert result.entry.spec == result.spec
+        assert result.derived_from is None
 
 
 def test_one_rule_serves_both_16_bit_dtypes_if_it_is_exact_in_both() -> None:
