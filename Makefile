@@ -41,11 +41,12 @@ test: lint
 	$(BIN)/python -m pytest -m "not gpu" -n $(WORKERS)
 
 # The oldest triton that is supported; its interpreter fails with numpy 2.4. torch's metadata may ask for a later triton,
-# hence --no-deps.
+# hence --no-deps. Planted faults are rejected or not by the prover, whatever triton interprets them: once is enough.
 test-oldest:
 	$(MAKE) venv VENV=$(OLDEST)
 	$(OLDEST)/bin/$(PIP_INSTALL) --no-deps 'triton==3.6.0' 'numpy<2.4'
-	$(OLDEST)/bin/python -m pytest -m "not gpu" -n $(WORKERS) tests/kernels tests/cases tests/verify $(wildcard tests/compiler)
+	$(OLDEST)/bin/python -m pytest -m "not gpu" -n $(WORKERS) tests/kernels tests/cases tests/verify $(wildcard tests/compiler) \
+		--deselect tests/verify/test_mutants.py::test_fault_is_rejected
 
 demo: venv
 	rm -rf $(DEMO)

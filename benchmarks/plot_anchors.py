@@ -1,6 +1,6 @@
-"""Draws TFLOP/s by row and contender from the samples that `flashgen bench` wrote.
+"""Draws TFLOP/s by row and contender from the samples that `flashgen bench` wrote, a panel for each pass and mask.
 
-python benchmarks/plot_anchors.py benchmarks/h200/anchors.json benchmarks/h200-forward.png
+python benchmarks/plot_anchors.py benchmarks/h200/backward.json benchmarks/h200-backward.png
 """
 
 from __future__ import annotations
@@ -11,15 +11,36 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"flashgen": "#d62728", "FlexAttention": "#1f77b4", "FA2 (SDPA)": "#aec7e8", "cuDNN (SDPA)": "#2ca02c"}
+COLOURS = {
+    "flashgen": "#d62728",
+    "FlexAttention": "#1f77b4",
+    "FA2 (SDPA)": "#aec7e8",
+    "cuDNN (SDPA)": "#2ca02c",
+    "FA4": "#ff7f0e",
+}
+MASKS = ("full", "causal")
 
 
-def _flops(row: dict[str, Any]) -> float:
-    head_dim = int(row["spec"].split("-")[2][1:])
-    sizes = {part[0]: part[1:] for part in row["workload"].split("-")}
-    heads, seqlen = int(sizes["h"].split("x")[0]), int(sizes["q"])
-    full = 4.0 * int(sizes["b"]) * heads * seqlen * seqlen * head_dim
-    return full / 2 if row["spec"].endswith("causal") else full
+def tflops(row: dict[str, Any], contender: str) -> float:
+    """By the median of all samples; 0 where the contender was not timed."""
+    rounds = next(timed["rounds"] for timed in row["timed"] if timed["contender"] == contender)
+    samples = [us for taken in rounds for us in taken]
+    return float(row["flops"]) / statistics.median(samples) * 1e-6 if samples else 0.0
+
+
+def label(row: dict[str, Any]) -> str:
+    """Such as `d128` over `q4096`."""
+    return "\n".join((row["spec"].split("-")[2], row["workload"].split("-")[2]))
+
+
+def draw_panel(axes: Any, rows: list[dict[str, Any]]) -> None:
+    timed = [each["contender"] for each in rows[0]["timed"]]
+    names = [name for name in timed if any(tflops(row, name) for row in rows)]
+    for number, name in enumerate(names):
+        width = 0.8 / len(names)
+        places = [index + (number - len(names) / 2) * width for index in range(len(rows))]
+        axes.bar(places, [tflops(row, name) for row in rows], width, label=name, color=COLOURS.get(name))
+    axes.set_xticks(range(len(rows)), [label(row) for row in rows], fontsize=7)
 
 
 def main() -> None:
@@ -33,27 +54,15 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
     document = json.loads(arguments.samples.read_text())
-    figure, panels = plt.subplots(1, 2, figsize=(13, 4.2), dpi=130, sharey=True)
-    for axes, mask in zip(panels, ("full", "causal")):
-        rows = [row for row in document["rows"] if row["spec"].endswith(mask)]
-        names = [
-            t["contender"]
-            for t in rows[0]["timed"]
-            if any(c["rounds"] for r in rows for c in r["timed"] if c["contender"] == t["contender"])
-        ]
-        for offset, name in enumerate(names):
-            rates = []
-            for row in rows:
-                rounds = next(t["rounds"] for t in row["timed"] if t["contender"] == name)
-                samples = [us for taken in rounds for us in taken]
-                rates.append(_flops(row) / statistics.median(samples) * 1e-6 if samples else 0.0)
-            places = [index + (offset - len(names) / 2) * 0.8 / len(names) for index in range(len(rows))]
-            axes.bar(places, rates, 0.8 / len(names), label=name, color=COLOURS.get(name))
-        labels = [f"d{r['spec'].split('-')[2][1:]}\n{r['workload'].split('-')[2][1:]}" for r in rows]
-        axes.set_xticks(range(len(rows)), labels, fontsize=7)
-        axes.set_title(f"{mask}, bf16, {document['facts']['GPU']}, triton {document['facts']['triton']}", fontsize=9)
-    panels[0].set_ylabel("TFLOP/s")
-    panels[0].legend(fontsize=7)
+    passes = list(dict.fromkeys(row["pass"] for row in document["rows"]))
+    figure, grid = plt.subplots(len(passes), 2, figsize=(13, 4.2 * len(passes)), dpi=110, sharey="row", squeeze=False)
+    for panels, name in zip(grid, passes):
+        for axes, mask in zip(panels, MASKS):
+            draw_panel(axes, [row for row in document["rows"] if row["pass"] == name and row["spec"].endswith(mask)])
+            facts = document["facts"]
+            axes.set_title(f"{name}, {mask}, bf16, {facts['GPU']}, triton {facts['triton']}", fontsize=9)
+        panels[0].set_ylabel("TFLOP/s")
+        panels[0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(arguments.picture)
 
