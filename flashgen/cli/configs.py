@@ -147,7 +147,8 @@ def _print_checks(found: list[dict[str, Any]]) -> None:
             print_line(each["error"])
     totals: Counter[str] = Counter()
     for each in found:
-        totals.update(each["made_with"])
+        for change, count in each["made_with"].items():  # hashes of kernels differ from rule to rule, and say no more
+            totals["kernels than today's templates write" if change.startswith("kernels: ") else change] += count
     for change, count in totals.items():
         print_line(f"{count} rules were made with other {change}")
 

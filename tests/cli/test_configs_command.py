@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgen.compiler.toolchain import kernels_hash, toolchain_of
+from flashgen.compiler.toolchain import toolchain_of
 from flashgen.store.files import read_tuned
 from tests.cli.conftest import Cli
 from tests.kernels.emission import spec_of
@@ -57,8 +57,7 @@ def test_no_such_directory(cli: Cli, tmp_path: Path) -> None:
 def test_check_exits_6_for_other_templates(cli: Cli, configs: Path) -> None:
     done = cli("configs", "check", "--configs", configs)
     assert done.code == 6
-    today = kernels_hash(CAUSAL, entry_of(CAUSAL).config)
-    assert f"rules were made with other kernels: 0123456789ab -> {today}" in done.out
+    assert "32 rules were made with other kernels than today's templates write" in done.out
     assert [line.split()[1:4] for line in done.out.splitlines() if "portable" in line] == [
         ["backward", "stale", "8"],
         ["forward", "stale", "8"],
