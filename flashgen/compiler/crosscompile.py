@@ -130,7 +130,7 @@ def _warm_up(module: ModuleType, spec: AttentionSpec) -> list[Any]:
         if isinstance(kernel, JITFunction):
             kernel.run = _compile_only(kernel, compiled)
             kernel.device_caches.clear()  # else a process that compiled this source before answers for that target
-    call_of(module, module.PORTABLE[0], spec, _SIZES, "cpu", _BOUNDS)()
+    call_of(module, module.PORTABLE[0], spec, _SIZES, "cpu", _BOUNDS, with_dbias=True)()
     return compiled
 
 

@@ -32,9 +32,19 @@ class Operands:
 
 
 def call_of(
-    module: ModuleType, rule: Any, spec: AttentionSpec, workload: Workload, device: str, bounds: tuple[int, int]
+    module: ModuleType,
+    rule: Any,
+    spec: AttentionSpec,
+    workload: Workload,
+    device: str,
+    bounds: tuple[int, int],
+    *,
+    with_dbias: bool = False,
 ) -> Callable[[], None]:
-    """What launches `rule` into tensors that are there already; `bounds` are those of a window (-1: infinite)."""
+    """What launches `rule` into tensors that are there already; `bounds` are those of a window (-1: infinite).
+
+    The gradient of a bias, which few biases want, is among them if asked for.
+    """
     x = operands(spec, workload, device)
     left, right = bounds if spec.window else (-1, 0) if spec.causal else (-1, -1)
     scoring = (spec.head_dim**-0.5, left, right, _SOFTCAP if spec.softcap else 0.0)
@@ -43,6 +53,8 @@ def call_of(
     dout, dq, dk, dv = (_like(each) for each in (x.out, x.q, x.k, x.v))
     tensors = (dout, None, x.q, x.k, x.v, x.out, x.lse, dq, dk, dv)
     features = {name: value for name, value in x.features.items() if name != "sinks"}
+    if spec.bias and with_dbias:
+        features["dbias"] = x.lse.new_empty(1, 1, workload.seqlen_q, workload.seqlen_k)
     return lambda: module._execute_backward(rule, *tensors, *scoring, **features)
 
 

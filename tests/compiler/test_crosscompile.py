@@ -11,7 +11,7 @@ from flashgen.compiler import crosscompile
 from flashgen.compiler.cache import recall, remember
 from flashgen.compiler.classify import compile_failure, one_line, run_failure
 from flashgen.compiler.crosscompile import compile_many
-from flashgen.families import TlConfig
+from flashgen.families import TlBackwardConfig, TlConfig
 from flashgen.hardware.lookup import find_gpu
 from flashgen.outcome import Reason, Rejected, Resources
 from flashgen.resources.sram import sram_bound
@@ -41,6 +41,19 @@ def test_same_source_needs_other_resources_on_other_archs(cold_cache: Path) -> N
         assert sram_bound(*pairs[index], find_gpu("h200")) <= answer.shared_bytes <= find_gpu("h200").smem_per_block
     assert isinstance(a100[0], Resources)
     assert a100[0] != h200[0]
+
+
+def test_all_kernels_of_a_backward_are_compiled_and_the_worst_counts(cold_cache: Path) -> None:
+    spec = AttentionSpec(op="backward", dtype="bf16", head_dim=64, head_dim_v=64, bias=True)
+    config = TlBackwardConfig(
+        **{"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1},
+        **{"BLOCK_M_DQ": 16, "BLOCK_N_DQ": 16, "num_warps_dq": 1, "num_stages_dq": 1},
+    )
+    ((_, with_dbias),) = compile_many([(spec, config)], find_gpu("a100"), 1)
+    ((_, without),) = compile_many([(replace(spec, bias=False), config)], find_gpu("a100"), 1)
+    assert isinstance(with_dbias, Resources)
+    assert isinstance(without, Resources)
+    assert with_dbias.shared_bytes > without.shared_bytes  # the bias' gradient has larger tiles, of its own
 
 
 def test_one_process_answers_for_each_target_anew(cold_cache: Path) -> None:
