@@ -14,6 +14,7 @@ OPS: tuple[Op, ...] = ("forward", "backward")
 MASKS = ("full", "causal", "window")
 FEATURES = ("softcap", "alibi", "bias", "sink", "dropout")  # what may change scores or probabilities, in variant order
 DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
+TORCH_NAMES: dict[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 BYTES_PER_ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4}
 MAX_HEAD_DIM = 256
 MIN_BLOCK_D = 16  # tl.dot contracts at least 16 elements of a 16-bit dtype

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.bench.contenders import Contender
 from flashgen.bench.suites import BenchRow
+from flashgen.spec import TORCH_NAMES
 
 if TYPE_CHECKING:
     import torch
-
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def draw(row: BenchRow, device: str) -> Inputs:
     generator = torch.Generator(device).manual_seed(0)
     sizes, spec = row.workload, row.spec
     options: dict[str, Any] = {
-        "dtype": getattr(torch, _DTYPES[spec.dtype]),
+        "dtype": getattr(torch, TORCH_NAMES[spec.dtype]),
         "device": generator.device,
         "generator": generator,
     }

@@ -16,6 +16,7 @@ from flashgen.errors import Drift, OutputError, TunedConfigError
 if TYPE_CHECKING:
     from flashgen.store.entry import TunedEntry, TunedFile
 
+_OTHER_KERNELS = "kernels: "  # how a change of a rule's kernels begins, among those of its tools
 _RULE_COLUMNS = ("kernel", "dtypes", "keys", "config", "time", "TFLOP/s", "ties", "shared", "error/allowed")
 
 _directory = options.configs("Directory of tuned configs.")
@@ -132,10 +133,10 @@ def _checked(path: Path) -> dict[str, Any]:
         file = read_rules(path)
     except TunedConfigError as error:
         return where | {"state": "malformed", "rules": None, "error": str(error), "made_with": {}}
-    old = any(entry.toolchain.kernels != toolchain_of(entry).kernels for entry in file.entries)
     # A line is `<rule>: <tool>: <version> -> <version here>`, and a rule's label has no colon.
     changes = Counter(line.partition(": ")[2] for line in staleness(file, toolchain_of))
-    state = "stale" if old else "other tools" if changes else "ok"
+    stale = any(change.startswith(_OTHER_KERNELS) for change in changes)
+    state = "stale" if stale else "other tools" if changes else "ok"
     return where | {"state": state, "rules": len(file.entries), "error": None, "made_with": dict(changes)}
 
 
@@ -148,7 +149,7 @@ def _print_checks(found: list[dict[str, Any]]) -> None:
     totals: Counter[str] = Counter()
     for each in found:
         for change, count in each["made_with"].items():  # hashes of kernels differ from rule to rule, and say no more
-            totals["kernels than today's templates write" if change.startswith("kernels: ") else change] += count
+            totals["kernels than today's templates write" if change.startswith(_OTHER_KERNELS) else change] += count
     for change, count in totals.items():
         print_line(f"{count} rules were made with other {change}")
 

@@ -141,12 +141,11 @@ def _pattern_literal(pattern: str) -> str:
 def _distinct_kernels(rows: Iterable[Row]) -> list[Kernel]:
     """The kernels that the rows run, each once, variant by variant."""
     rows = list(rows)
-    has_bias = any(row.spec.bias for row in rows)
-    prepare = Kernel(name=PREPARE, source=render(_PREPARE_TEMPLATE, name=PREPARE, has_bias=has_bias))
     kernels: dict[str, Kernel] = {}
     for row in sorted(rows, key=lambda row: (OPS.index(row.spec.op), _variant_order(row.spec.variant))):
-        if row.spec.op == "backward":
-            kernels.setdefault(PREPARE, prepare)
+        if row.spec.op == "backward" and PREPARE not in kernels:
+            has_bias = any(each.spec.bias for each in rows)
+            kernels[PREPARE] = Kernel(name=PREPARE, source=render(_PREPARE_TEMPLATE, name=PREPARE, has_bias=has_bias))
         for kernel in render_kernels(row.spec, row.config).values():
             known = kernels.setdefault(kernel.name, kernel)
             assert known == kernel, f"two kernels would be named {kernel.name}"

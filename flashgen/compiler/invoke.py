@@ -9,12 +9,11 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.spec import AttentionSpec, Workload
+from flashgen.spec import TORCH_NAMES, AttentionSpec, Workload
 
 if TYPE_CHECKING:
     import torch
 
-TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _SOFTCAP = 30.0
 _DROPOUT_P = 0.1
 

@@ -7,7 +7,6 @@ adds to dQ by atomics needs 5, but the same bits in every run; on Hopper the ato
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.errors import SpecError
@@ -15,6 +14,8 @@ from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.families.tl import TL
 from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec
+
+Tiling = tuple[int, int, int, int]
 
 _BLOCKS = (16, 32, 64, 128)
 _MAX_ACCUMULATOR_REGISTERS = 224  # of the 255 that a thread can have; the rest holds operands and row statistics
@@ -55,8 +56,15 @@ class TlBackwardConfig(KernelConfig):
             if getattr(self, name) not in (1, 2, 4, 8, 16):
                 raise SpecError(f"{name} {getattr(self, name)} is not a power of two from 1 to 16")
 
+    @classmethod
+    def of_passes(cls, dkdv: Tiling, dq: Tiling, **knobs: bool) -> TlBackwardConfig:
+        """The config whose passes are (BLOCK_M, BLOCK_N, num_warps, num_stages) each."""
+        names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+        dq_names = ("BLOCK_M_DQ", "BLOCK_N_DQ", "num_warps_dq", "num_stages_dq")
+        return cls(**dict(zip(names, dkdv)), **dict(zip(dq_names, dq)), **knobs)  # type: ignore[arg-type]
+
     @property
-    def as_dq(self) -> tuple[int, int, int, int]:
+    def as_dq(self) -> Tiling:
         """(BLOCK_M, BLOCK_N, num_warps, num_stages) of the dQ pass."""
         return self.BLOCK_M_DQ, self.BLOCK_N_DQ, self.num_warps_dq, self.num_stages_dq
 
@@ -163,12 +171,7 @@ class TlBackwardFamily(Family):
         return "_".join(name for name, present in parts.items() if present)
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        def row(dkdv: tuple[int, ...], dq: tuple[int, ...], **knobs: Any) -> TlBackwardConfig:
-            names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-            dq_names = ("BLOCK_M_DQ", "BLOCK_N_DQ", "num_warps_dq", "num_stages_dq")
-            knobs |= dict(zip(names, dkdv)) | dict(zip(dq_names, dq))
-            return TlBackwardConfig(**knobs)
-
+        row = TlBackwardConfig.of_passes
         if spec.is_fp32:
             small = [((16, 32, 4, 1), (32, 16, 4, 1)), ((16, 16, 8, 1), (16, 16, 8, 1))]
             return tuple(row(dkdv, dq) for dkdv, dq in small)

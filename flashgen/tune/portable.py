@@ -84,16 +84,7 @@ class PortableTlBackward(TlBackwardFamily):
         if spec.is_fp32:
             rows = [(32, 16, 4, 1), (16, 16, 8, 1)]
         return tuple(
-            TlBackwardConfig(
-                BLOCK_M=step,
-                BLOCK_N=kept,
-                num_warps=warps,
-                num_stages=stages,
-                BLOCK_M_DQ=kept,
-                BLOCK_N_DQ=step,
-                num_warps_dq=warps,
-                num_stages_dq=stages,
-            )
+            TlBackwardConfig.of_passes((step, kept, warps, stages), (kept, step, warps, stages))
             for kept, step, warps, stages in rows
         )
 

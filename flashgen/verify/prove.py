@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashgen.compiler.classify import run_failure
 from flashgen.outcome import Proof, Reason, Rejected
-from flashgen.spec import AttentionSpec, Dtype
+from flashgen.spec import TORCH_NAMES, AttentionSpec, Dtype
 from flashgen.verify.dropout import unfairness
 from flashgen.verify.lay_out import lay_out
 from flashgen.verify.layouts import bits
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Results = dict[str, torch.Tensor]
 
 REPEATS = 2
-_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +66,7 @@ def prove_rule(
     direction, dropout_mask = PASSES[spec.op], module.dropout_mask if spec.dropout else None
     findings: list[Finding] = []
     for probe in suite.suited(spec):
-        tensors = lay_out(probe, spec, getattr(torch, _TORCH_NAMES[dtype]), device, seed, dropout_mask)
+        tensors = lay_out(probe, spec, getattr(torch, TORCH_NAMES[dtype]), device, seed, dropout_mask)
         if tensors is None or not _takes(direction, module, rule, tensors):
             continue
         if on_probe is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from flashgen.spec import AttentionSpec, Dtype, Op
+from flashgen.spec import TORCH_NAMES, AttentionSpec, Dtype, Op
 
 if TYPE_CHECKING:
     import torch
 
-_DTYPES: dict[str, Dtype] = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+_DTYPES: dict[str, Dtype] = {f"torch.{name}": dtype for dtype, name in TORCH_NAMES.items()}
 
 
 def all_rules(module: ModuleType) -> list[Any]:

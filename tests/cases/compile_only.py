@@ -22,7 +22,8 @@ from flashgen.compiler.crosscompile import _driver
 from flashgen.compiler.invoke import call_of
 from flashgen.compiler.load import load_file
 from flashgen.hardware.lookup import find_gpu
-from flashgen.spec import AttentionSpec, Dtype, Op, Workload
+from flashgen.spec import Dtype, Workload
+from flashgen.verify.rules import spec_of
 
 Report = dict[str, Any]
 DTYPES: dict[str, Dtype] = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32"}
@@ -34,7 +35,8 @@ def compile_rule(module: ModuleType, rule: Any, sizes: list[int]) -> list[Report
         if isinstance(kernel, JITFunction):
             kernel.run = compile_only(kernel, sizes, reports)
     workload = Workload(**dict(zip(Workload.__slots__, sizes, strict=True)))
-    call_of(module, rule, spec_of(rule), workload, "cpu", (3, 2))()
+    spec = spec_of(rule, DTYPES[str(rule.dtypes[0])])
+    call_of(module, rule, spec, workload, "cpu", (3, 2))()
     return reports
 
 
@@ -51,13 +53,6 @@ def compile_only(kernel: Any, sizes: list[int], reports: list[Report]) -> Callab
             report["error"] = f"{type(error).__name__}: {error}"
 
     return run
-
-
-def spec_of(rule: Any) -> AttentionSpec:
-    op: Op = getattr(rule, "op", "forward")  # not said where a module has but one
-    return AttentionSpec.of_variant(
-        rule.variant, dtype=DTYPES[str(rule.dtypes[0])], head_dim=rule.head_dim, head_dim_v=rule.head_dim_v, op=op
-    )
 
 
 def main(path: str, gpu: str, sizes: str) -> None:

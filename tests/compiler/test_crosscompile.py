@@ -45,10 +45,7 @@ def test_same_source_needs_other_resources_on_other_archs(cold_cache: Path) -> N
 
 def test_all_kernels_of_a_backward_are_compiled_and_the_worst_counts(cold_cache: Path) -> None:
     spec = AttentionSpec(op="backward", dtype="bf16", head_dim=64, head_dim_v=64, bias=True)
-    config = TlBackwardConfig(
-        **{"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1},
-        **{"BLOCK_M_DQ": 16, "BLOCK_N_DQ": 16, "num_warps_dq": 1, "num_stages_dq": 1},
-    )
+    config = TlBackwardConfig.of_passes((16, 16, 1, 1), (16, 16, 1, 1))
     ((_, with_dbias),) = compile_many([(spec, config)], find_gpu("a100"), 1)
     ((_, without),) = compile_many([(replace(spec, bias=False), config)], find_gpu("a100"), 1)
     assert isinstance(with_dbias, Resources)

@@ -78,17 +78,8 @@ def backward_rows_of(
     **knobs: Any,
 ) -> tuple[Row, ...]:
     """One rule a variant for the backward pass, whose programs keep `kept` rows and step over `step`."""
-    config = TlBackwardConfig(
-        BLOCK_M=step,
-        BLOCK_N=kept,
-        num_warps=num_warps,
-        num_stages=num_stages,
-        BLOCK_M_DQ=kept,
-        BLOCK_N_DQ=step,
-        num_warps_dq=num_warps,
-        num_stages_dq=num_stages,
-        **knobs,
-    )
+    launch = (num_warps, num_stages)
+    config = TlBackwardConfig.of_passes((step, kept, *launch), (kept, step, *launch), **knobs)
     return tuple(
         Row(spec=spec_of(variant, dtypes[0], head_dim, head_dim_v, "backward"), dtypes=dtypes, config=config)
         for variant in variants
