@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ _OWNER, _CONFIG, _SKIPPED, _OUTCOME = "owner", "config", "skipped", "outcome"
 _CONSTRAINT = "gates left"
 _STARTUP_TRIALS = 4  # random ones before the model: Optuna's 10 would be a whole small budget
 _UNCLAIMED_FOR = timedelta(seconds=10)  # a live process claims its trial within milliseconds
+_POLL_S = 0.01  # between looks at a trial that is about to get its config
 
 
 class Study:
@@ -39,6 +41,7 @@ class Study:
         self.spec, self.space = spec, space
         self._study = study
         self._owner = this_process()
+        self._by_key = {config.key: config for config in space.configs}
         # A resumed study that began from the same seed again would ask for what it has already had.
         self._random = random.Random(f"{seed}/{len(study.get_trials(deepcopy=False))}")
         study.sampler = _sampler(self._random.getrandbits(32))
@@ -71,7 +74,7 @@ class Study:
                 name: trial.suggest_categorical(name, list(values)) for name, values in self.space.choices.items()
             }
             config = self.space.find(knobs)
-            if config is not None and config not in self._taken(beside=trial.number):
+            if config is not None and config not in self._taken_before(trial.number):
                 return trial, config
             trial.set_user_attr(_SKIPPED, "no such config" if config is None else "tried before")
             self._study.tell(trial, state=_state("FAIL"))
@@ -110,18 +113,40 @@ class Study:
         working = [trial for trial in self._trials("RUNNING") if self._is_claimed(trial)]
         return len(self._trials("COMPLETE", "PRUNED")) + len(working)
 
-    def _taken(self, beside: int | None = None) -> set[KernelConfig]:
-        """The configs that were tried or that a live process works on.
+    def _taken(self) -> set[KernelConfig]:
+        """The configs that were tried or that a live process works on."""
+        working = [trial for trial in self._trials("RUNNING") if self._is_claimed(trial)]
+        return self._configs([*self._trials("COMPLETE", "PRUNED"), *working])
 
-        With `beside`, as seen from that trial: of two processes that ask for one config at once, the one whose trial
-        has the lower number keeps it.
+    def _taken_before(self, number: int) -> set[KernelConfig]:
+        """The configs that trial `number` must leave alone: those tried, or that a trial of a lower number has or will
+        have. Of two processes that ask for one config at once, the one with the lower number keeps it.
+
+        That holds only once all lower ones have said which config is theirs, so this waits for them (Lamport's bakery,
+        doi:10.1145/361082.361093, with trial numbers for tickets). Those wait for lower ones only, so none waits for
+        ever, and a killed process is not waited for.
         """
-        trials = [trial for trial in self._trials("COMPLETE", "PRUNED") if trial.number != beside]
-        for trial in self._trials("RUNNING"):
-            if self._is_claimed(trial) and (beside is None or trial.number < beside):
-                trials.append(trial)
-        configs = (self.space.find(trial.params) for trial in trials)
+        while True:
+            before = [trial for trial in self._trials("RUNNING", "WAITING") if trial.number < number]
+            if not any(self._is_choosing(trial) for trial in before):
+                return self._configs([*self._trials("COMPLETE", "PRUNED"), *filter(self._will_be_tried, before)])
+            time.sleep(_POLL_S)
+
+    def _configs(self, trials: Iterable[FrozenTrial]) -> set[KernelConfig]:
+        configs = map(self._config_of, trials)
         return {config for config in configs if config is not None}
+
+    def _config_of(self, trial: FrozenTrial) -> KernelConfig | None:
+        """The config of a trial; that of an enqueued one is known before the trial has its params."""
+        return self._by_key.get(trial.user_attrs.get(_CONFIG, "")) or self.space.find(trial.params)
+
+    def _is_choosing(self, trial: FrozenTrial) -> bool:
+        """Whether a process that may be alive has begun the trial and not yet said which config it is for."""
+        is_open = _SKIPPED not in trial.user_attrs and self._config_of(trial) is None
+        return is_open and trial.state == _state("RUNNING") and not self._is_stale(trial)
+
+    def _will_be_tried(self, trial: FrozenTrial) -> bool:
+        return trial.state == _state("WAITING") or not self._is_stale(trial)
 
     def _untried(self) -> list[KernelConfig]:
         taken = self._taken()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from flashgen.outcome import Reason
 from flashgen.tune.evaluate import Evaluated, Fallen
 from flashgen.tune.identity import Identity, new_study, open_study
 from flashgen.tune.space import Space
+from flashgen.tune.storage import this_process
 from flashgen.tune.study import Study
 from tests.tune.replay import Replay, config, rejected, small_space, spec_of
 from tests.tune.studies import IDENTITY, outcome_of
@@ -182,6 +184,38 @@ def test_four_processes_share_a_study_and_lose_no_trial(tmp_path: Path) -> None:
     assert sorted(record.config.key for record in records) == sorted(said)
     assert len(set(said)) == len(said)
     assert 40 <= len(said) <= 43  # each of the others may have begun its last trial at once
+
+
+def test_a_process_waits_for_what_an_earlier_trial_is_about_to_take(tmp_path: Path) -> None:
+    space = Space(configs=(config(),))
+    first, second = (reopened(tmp_path / "study.journal", space, seed=seed) for seed in (0, 1))
+    trial = first._study.ask()  # as far as a process gets that is held up before it has its config
+    trial.set_user_attr("owner", this_process())
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(second.ask)
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.5)
+        for name, values in space.choices.items():
+            trial.suggest_categorical(name, list(values))
+        assert asked.result(timeout=30) is None
+
+
+def test_a_process_does_not_wait_for_one_that_was_killed_before_it_had_a_config(tmp_path: Path) -> None:
+    first, second = (reopened(tmp_path / "study.journal", seed=seed) for seed in (0, 1))
+    first._study.ask().set_user_attr("owner", this_process().rpartition("/")[0] + "/0")
+    assert second.ask() is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_enqueued_is_left_to_its_own_trial(seed: int) -> None:
+    space = Space(configs=(config(), config(64, 32, 4, 1)))
+    study = new_study(spec_of(), space, seed)
+    study.enqueue([config()])
+    other = study._study.ask()  # takes the enqueued trial, as another process would, and has no params yet
+    other.set_user_attr("owner", this_process())
+    asked = study.ask()
+    assert asked is not None
+    assert asked[1] == config(64, 32, 4, 1)
 
 
 def test_a_trial_that_nothing_was_told_about_is_given_up() -> None:
