@@ -4419,10 +4419,10 @@ def _can_describe(x: torch.Tensor) -> bool:
     return x.data_ptr() % 16 == 0 and all(0 < stride < 2**40 and stride % 16 == 0 for stride in strides)
 
 
-def _describe(x: torch.Tensor, block_rows: int) -> TensorDescriptor:
-    """x [Z, H, S, D] in blocks of [1, 1, block_rows, D rounded up]; what lies outside x loads as zero."""
+def _blocks(x: torch.Tensor, block_rows: int) -> tuple[torch.Tensor, list[int], list[int], list[int]]:
+    """x [Z, H, S, D] in blocks of [1, 1, block_rows, D rounded up], for TMA; what lies outside x loads as zero."""
     strides = [stride if length > 1 else 16 for stride, length in zip(x.stride()[:3], x.shape[:3])]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, block_rows, _padded(x.shape[-1])])
+    return x, list(x.shape), [*strides, 1], [1, 1, block_rows, _padded(x.shape[-1])]
 
 
 def _padded(head_dim: int) -> int:
@@ -4433,7 +4433,7 @@ def _padded(head_dim: int) -> int:
 def _arguments(config, tensors, block_rows) -> list:
     """Tensors [Z, H, S, D] as a kernel takes them: descriptors of blocks of so many rows, or pointers."""
     if config.tma:
-        return [_describe(x, rows) for x, rows in zip(tensors, block_rows)]
+        return [TensorDescriptor(*_blocks(x, rows)) for x, rows in zip(tensors, block_rows)]
     return list(tensors)
 
 

@@ -25,9 +25,9 @@ def _as_source(value: Any) -> Any:
 
 
 def _reindent(text: str, width: int) -> str:
-    """Indents every line that is not blank; empty text stays empty."""
+    """Indents every line that is not blank, by a negative width to the left; empty text stays empty."""
     pad = " " * width
-    return "".join(pad + line if line.strip() else line for line in text.splitlines(keepends=True))
+    return "".join(pad + line[max(0, -width) :] if line.strip() else line for line in text.splitlines(keepends=True))
 
 
 def make_environment(root: Path) -> jinja2.Environment:

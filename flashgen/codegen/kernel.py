@@ -9,6 +9,9 @@ from flashgen.config import KernelConfig
 from flashgen.families import FAMILIES
 from flashgen.spec import AttentionSpec
 
+# What fragments call the language and the device function for tanh; a skeleton in another language sets its own.
+_LANGUAGE = {"tl": "tl", "tanh": "_tanh"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
@@ -35,7 +38,8 @@ def render_kernels(spec: AttentionSpec, config: KernelConfig) -> dict[str, Kerne
         TemplateError: a template is wrong.
     """
     names = kernel_names(spec, config)
+    context = {"spec": spec, "config": config, "names": names, **_LANGUAGE}
     return {
-        role: Kernel(name=names[role], source=render(template, spec=spec, config=config, name=names[role], names=names))
+        role: Kernel(name=names[role], source=render(template, name=names[role], **context))
         for role, template in FAMILIES[config.family].kernel_templates(spec, config).items()
     }

@@ -9,7 +9,7 @@ from flashgen.codegen.environment import render
 from flashgen.codegen.kernel import Kernel, kernel_names, render_kernels
 from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
-from flashgen.families import TlBackwardConfig
+from flashgen.families import GLUON_TRITONS, GluonSm90Config, TlBackwardConfig
 from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -103,12 +103,26 @@ class ModuleView:
         self.tensors = [argument for feature, argument in _FEATURE_TENSORS.items() if feature in self.features]
         self.differentiable = [argument for argument in self.tensors if argument in ("bias", "sinks")]
         self.arguments = self.tensors + (["dropout_p"] if "dropout" in self.features else [])
-        self.has_tma, self.has_persistent = self._any_knob("tma"), self._any_knob("programs_per_sm")
+        gluon_configs = [row.config for row in self.rows if isinstance(row.config, GluonSm90Config)]
+        self.has_gluon, self.has_ping_pong = bool(gluon_configs), any(config.ping_pong for config in gluon_configs)
+        self.has_gluon_persistent = any(config.persistent for config in gluon_configs)
+        self.has_tma = self.has_gluon or self._any_knob("tma")
+        self.has_persistent = self.has_gluon or self._any_knob("programs_per_sm")
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [_table_view(table, self.has_backward) for table in (*content.gpus, portable)]
         self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
         self.served = _served(content.portable, "forward" if self.has_forward else "backward")
+
+    @property
+    def config_types(self) -> list[str]:
+        """The classes of the configs in the table."""
+        held = {"Config": self.has_forward, "HopperConfig": self.has_gluon, "BackwardConfig": self.has_backward}
+        return [name for name, present in held.items() if present]
+
+    @property
+    def gluon_tritons(self) -> str:
+        return repr(GLUON_TRITONS)
 
     @property
     def needs_log2e(self) -> bool:
@@ -161,8 +175,9 @@ def _config_arguments(row: Row) -> str:
     positional = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
     shown = {name: knobs[name] for name in positional}
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
-    shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg") if knobs[name]}
-    return _call("config=Config", [names["fwd"], *(f"{name}={value!r}" for name, value in shown.items())], indent=8)
+    shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg") if knobs.get(name)}
+    callee = "config=HopperConfig" if isinstance(row.config, GluonSm90Config) else "config=Config"
+    return _call(callee, [names["fwd"], *(f"{name}={value!r}" for name, value in shown.items())], indent=8)
 
 
 def _backward_config(config: TlBackwardConfig, names: dict[str, str]) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from flashgen.families.base import Family, PassShape, SharedTile
+from flashgen.families.gluon_sm90 import GLUON_SM90, GLUON_TRITONS, GluonSm90Config
 from flashgen.families.tl import TL, TlConfig
 from flashgen.families.tl_backward import TL_BACKWARD, TlBackwardConfig
 from flashgen.spec import Op
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TL, TL_BACKWARD)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (TL, GLUON_SM90, TL_BACKWARD)}
 
 
 def serving(op: Op, families: Mapping[str, Family] = FAMILIES) -> dict[str, Family]:
@@ -17,9 +18,12 @@ def serving(op: Op, families: Mapping[str, Family] = FAMILIES) -> dict[str, Fami
 
 __all__ = [
     "FAMILIES",
+    "GLUON_SM90",
+    "GLUON_TRITONS",
     "TL",
     "TL_BACKWARD",
     "Family",
+    "GluonSm90Config",
     "PassShape",
     "SharedTile",
     "TlBackwardConfig",

@@ -53,6 +53,7 @@ class Family(ABC):
     name: ClassVar[str]
     op: ClassVar[Op]
     config_type: ClassVar[type[KernelConfig]]
+    interpreted: ClassVar[bool] = True  # whether Triton's interpreter runs its kernels
 
     @abstractmethod
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:

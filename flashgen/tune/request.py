@@ -26,7 +26,10 @@ class TuneRequest:
     """A run: `specs` on `target`. With `present` the kernels are measured on device `index`, else predicted.
 
     `workloads` are used for every spec; without any, the preset's own are. `trials` is a spec's budget (None: the
-    preset's), `timeout_s` the whole run's. `storage` keeps the studies in a file, under names that begin with `study`.
+    preset's), `timeout_s` the whole run's. `storage` keeps the studies, in a file or at a URL, under names that begin
+    with `study`; without it they are in memory. With `force` nothing is taken from earlier runs: stored trials of the
+    same studies are deleted, and candidates known to crash or hang are tried again.
+    Families whose kernels only a GPU can show exact are left out where it is not present.
     A spec that takes over another's finalists takes the configs of `held` rules where the run has no such finalists.
 
     Raises:
@@ -41,8 +44,9 @@ class TuneRequest:
     preset: Preset = "quick"
     trials: int | None = None
     timeout_s: float | None = None
-    storage: Path | None = None
+    storage: str | Path | None = None
     study: str = ""
+    force: bool = False
     seed: int = 0
     held: tuple[TunedEntry, ...] = ()
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
@@ -55,6 +59,9 @@ class TuneRequest:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SpecError(f"{name} {value} is not above zero")
+        if not self.present:
+            proven_here = {name: family for name, family in self.families.items() if family.interpreted}
+            object.__setattr__(self, "families", proven_here)
 
     @property
     def budget(self) -> int:

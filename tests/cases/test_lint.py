@@ -20,7 +20,9 @@ from tests.kernels.emission import (
     content_of,
     every_backward_kernel,
     every_feature_kernel,
+    every_gluon_kernel,
     every_kernel,
+    gluon_rows_of,
     rows_of,
     training_rows_of,
 )
@@ -61,6 +63,11 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
     merged = backward_rows_of(HALF, 64, kept=64, step=64, num_stages=2, tma=True, merged=True, dp_first=True)
     yield "merged", content_of(training_rows_of(HALF, 64), (*tuned, *merged))
     yield "split", content_of(training_rows_of(HALF, 64), backward_rows_of(HALF, 64, tma=True))
+    for name, gluon in gluon_rows_of(HALF).items():
+        yield f"gluon_{name}", content_of(rows_of(HALF, 64), gluon)
+        yield f"gluon_training_{name}", content_of(training_rows_of(HALF, 64), (*gluon, *merged))
+    for spec, config in every_gluon_kernel("bf16"):
+        yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("bf16",), config=config),))
     yield "long_facts", replace(two, facts=("A fact.", "", "Another, after a blank line."), command="flashgen emit")
 
 

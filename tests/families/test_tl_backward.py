@@ -25,7 +25,7 @@ PLAIN = TlBackwardConfig(
 
 
 def test_each_op_has_its_families() -> None:
-    assert list(serving("forward")) == ["tl"]
+    assert list(serving("forward")) == ["tl", "gluon_sm90"]
     assert list(serving("backward")) == ["tl_backward"]
     assert serving("backward", {"tl": TL}) == {}
     assert {family.op for family in FAMILIES.values()} == {"forward", "backward"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
 from flashgen.compiler.load import load_file
-from flashgen.families import TlConfig
+from flashgen.families import GluonSm90Config, TlConfig
 from flashgen.families.tl_backward import TlBackwardConfig
 from flashgen.spec import AttentionSpec, Dtype, Op
 
@@ -93,6 +93,40 @@ def training_rows_of(
     variants = tuple(variants)
     rows = rows_of(dtypes, head_dim, head_dim_v, variants=variants)
     return rows + backward_rows_of(dtypes, head_dim, head_dim_v, variants=variants)
+
+
+def gluon_rows_of(dtypes: tuple[Dtype, ...]) -> dict[str, tuple[Row, ...]]:
+    """Tables of rules in Gluon, by what their module holds besides."""
+    plain = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
+    held = {"plain": plain, "every_knob": plain | GLUON_KNOBS}
+    return {
+        name: tuple(
+            Row(spec=spec_of(variant, dtypes[0], 64), dtypes=dtypes, config=GluonSm90Config(**knobs))
+            for variant in (("full", "causal") if name == "plain" else VARIANTS)
+        )
+        for name, knobs in held.items()
+    }
+
+
+GLUON_KNOBS: dict[str, Any] = {
+    "programs_per_sm": 1,
+    "longest_first": True,
+    "heads_per_group": 8,
+    "ping_pong": True,
+    "own_o": True,
+}
+
+
+def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, GluonSm90Config]]:
+    """Every combination of knobs that changes lines, with the head dims that do."""
+    choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
+    choices["heads_per_group"] = (1,)
+    for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):
+        knobs = dict(zip(choices, values))
+        if knobs["own_o"] <= bool(knobs["programs_per_sm"]) and knobs["longest_first"] <= (variant != "full"):
+            spec = spec_of(variant, dtype, *head_dims)
+            for rows in (128, 192) if head_dims == (64, 64) else (128,):
+                yield spec, GluonSm90Config(BLOCK_M=rows, BLOCK_N=64, num_stages=2, **knobs)
 
 
 def content_of(portable: tuple[Row, ...], tuned: tuple[Row, ...] = (), pattern: str = ".*") -> ModuleContent:

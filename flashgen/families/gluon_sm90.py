@@ -1,0 +1,187 @@
+"""Family `gluon_sm90`: the forward in Gluon for Hopper. A producer warp group fetches by TMA, consumer warp groups keep
+the tensor cores busy with one block while they compute the softmax of another (FlashAttention-3, arXiv 2407.08608).
+
+Gluon is experimental and has no interpreter: kernels compile anywhere, and are proven on the GPU alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.config import KernelConfig, Knob
+from flashgen.errors import SpecError
+from flashgen.families.base import Family, PassShape, SharedTile
+from flashgen.hardware.target import GpuTarget
+from flashgen.spec import AttentionSpec
+
+GLUON_TRITONS = ((3, 6), (3, 9))  # the first and the last triton that the tests compile these kernels with
+GROUP_ROWS = 64  # queries of one consumer: what one warp group's wgmma takes
+_CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread's, of 65536 an SM; the producer gets what is left
+_FEATURES = {"softcap"}
+_ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GluonSm90Config(KernelConfig):
+    """Knobs of `gluon_sm90`. BLOCK_M is 64 for each consumer, num_warps each warp group's, num_stages the number of
+    blocks of K and of V that are in shared memory at once.
+
+    programs_per_sm 0 launches one program a tile; 1 launches one an SM, which loops over tiles (persistent)
+    longest_first   start the tiles with most keys first (causal and window)
+    heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
+    ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
+    own_o           the output leaves through memory of its own, and the next Q may come meanwhile (persistent)
+    """
+
+    family: str = "gluon_sm90"
+    num_warps: int = 4
+    programs_per_sm: int = 0
+    longest_first: bool = False
+    heads_per_group: int = 1
+    ping_pong: bool = False
+    own_o: bool = False
+
+    def __post_init__(self) -> None:
+        for name, values in _VALUES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or value not in values:
+                raise SpecError(f"{name} {value!r} is not one of {values}")
+        if (
+            isinstance(self.heads_per_group, bool)
+            or not isinstance(self.heads_per_group, int)
+            or self.heads_per_group < 1
+        ):
+            raise SpecError(f"heads_per_group {self.heads_per_group!r} is not a positive integer")
+        for name in ("longest_first", "ping_pong", "own_o"):
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"{name} {getattr(self, name)!r} is neither true nor false")
+
+    @property
+    def groups(self) -> int:
+        """Consumer warp groups."""
+        return self.BLOCK_M // GROUP_ROWS
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers of a consumer's thread."""
+        return _CONSUMER_REGISTERS[self.groups]
+
+    @property
+    def persistent(self) -> bool:
+        return self.programs_per_sm > 0
+
+    @property
+    def tma(self) -> bool:
+        """Q, K, V and the output always go through TMA tensor descriptors."""
+        return True
+
+    def needs_o_smem(self, spec: AttentionSpec) -> bool:
+        """Whether the output does not leave by way of Q's shared memory; it cannot where rows have another length."""
+        return self.own_o or spec.block_d != spec.block_dv
+
+
+_VALUES: dict[str, tuple[Knob, ...]] = {
+    "BLOCK_M": (64, 128, 192),
+    "BLOCK_N": (64, 128),
+    "num_warps": (4,),
+    "num_stages": (1, 2, 3, 4),
+    "programs_per_sm": (0, 1),
+}
+
+
+class GluonSm90Family(Family):
+    name = "gluon_sm90"
+    op = "forward"
+    config_type = GluonSm90Config
+    interpreted = False
+
+    def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
+        if target.arch != "sm_90":
+            return f"its wgmma is sm_90's alone; {target.slug} is {target.arch}"
+        if spec.is_fp32:
+            return "wgmma multiplies 16-bit operands; fp32 would be rounded to TF32"
+        if others := [feature for feature in spec.features if feature not in _FEATURES]:
+            return f"it has no {others[0]}"
+        return None
+
+    def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
+        masked = spec.causal or spec.window
+        return _VALUES | {
+            "BLOCK_M": (128, 192),
+            "longest_first": (True, False) if masked else (False,),
+            "heads_per_group": (1, 8, _ALL_HEADS),
+            "ping_pong": (False, True),
+            "own_o": (False, True),
+        }
+
+    def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
+        assert isinstance(config, GluonSm90Config)
+        if (
+            config.groups == 3 and spec.block_dv + config.BLOCK_N > 192
+        ):  # 160 registers a thread, 128 of them fp32 tiles
+            return f"{config.groups} consumers have {config.consumer_registers} registers a thread: too few"
+        if config.own_o and not config.persistent:
+            return "own_o pays only where a program has a next tile"
+        if config.ping_pong and config.groups == 1:
+            return "ping_pong takes two consumers"
+        if config.groups < 3 and spec.block_dv + config.BLOCK_N > 320:
+            return f"output and scores of {spec.block_dv + config.BLOCK_N} columns do not fit the registers"
+        return None
+
+    def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
+        assert isinstance(config, GluonSm90Config)
+        size, copies = spec.element_bytes, config.num_stages
+        tiles = [
+            SharedTile(name="Q", rows=config.BLOCK_M, columns=spec.block_d, element_bytes=size),
+            SharedTile(name="K", rows=config.BLOCK_N, columns=spec.block_d, element_bytes=size, copies=copies),
+            SharedTile(name="V", rows=config.BLOCK_N, columns=spec.block_dv, element_bytes=size, copies=copies),
+        ]
+        if config.needs_o_smem(spec):
+            tiles.append(SharedTile(name="Out", rows=config.BLOCK_M, columns=spec.block_dv, element_bytes=size))
+        return tuple(tiles)
+
+    def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
+        assert isinstance(config, GluonSm90Config)
+        return (
+            PassShape(
+                name="forward",
+                kept=config.BLOCK_M,
+                step=config.BLOCK_N,
+                keeps_keys=False,
+                num_warps=4 * (config.groups + 1),
+                num_stages=config.num_stages,
+                matmul_columns=spec.block_d + spec.block_dv,
+                accumulator_columns=spec.block_dv,
+            ),
+        )
+
+    def kernel_templates(self, spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
+        return {"fwd": "kernel/forward_gluon_sm90.py.jinja"}
+
+    def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
+        assert isinstance(config, GluonSm90Config)
+        parts = {
+            f"hopper{config.groups}": True,
+            "persistent": config.persistent,
+            "longest": config.longest_first,
+            "pingpong": config.ping_pong,
+            "apart": config.needs_o_smem(spec),
+        }
+        return "_".join(name for name, present in parts.items() if present)
+
+    def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
+        # Measured on an H200 (benchmarks/notes.md): one program a tile balances causal work better than a plain loop.
+        masked = spec.causal or spec.window
+        wide = max(spec.block_d, spec.block_dv)
+        tiles = {64: [(192, 128, 2), (128, 128, 2)], 128: [(128, 128, 2), (128, 64, 3)], 256: [(128, 64, 2)]}
+        return tuple(
+            GluonSm90Config(
+                BLOCK_M=m, BLOCK_N=n, num_stages=s, programs_per_sm=p, longest_first=masked, heads_per_group=h
+            )
+            for m, n, s in tiles[min(256, max(64, wide))]
+            for p in ((0, 1) if masked else (1, 0))
+            for h in (1, 8)
+        )
+
+
+GLUON_SM90 = GluonSm90Family()

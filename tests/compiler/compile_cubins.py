@@ -1,0 +1,37 @@
+"""A process that compiles candidates and keeps their binaries: `python -m tests.compiler.compile_cubins GPU FOLDER`.
+
+Standard input holds a JSON list of [family, variant, dtype, head_dim, head_dim_v, op, knobs]; the cubins of number i
+are FOLDER/i.<kernel>.cubin, and their resources are printed, a JSON list a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from triton.runtime import driver
+
+from flashgen.compiler import crosscompile
+from flashgen.compiler.binary import resources_of
+from flashgen.compiler.load import load_source
+from flashgen.families import FAMILIES
+from flashgen.hardware.lookup import find_gpu
+from flashgen.spec import AttentionSpec
+
+
+def main() -> None:
+    target, folder = find_gpu(sys.argv[1]), Path(sys.argv[2])
+    driver.set_active(crosscompile._driver(target))
+    for index, (family, variant, dtype, head_dim, head_dim_v, op, knobs) in enumerate(json.load(sys.stdin)):
+        spec = AttentionSpec.of_variant(variant, dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, op=op)
+        unit = crosscompile.unit_of(spec, FAMILIES[family].config(knobs))
+        kernels = crosscompile._warm_up(load_source(unit.source, "golden"), unit)
+        for kernel in kernels:
+            (folder / f"{index}.{kernel.name}.cubin").write_bytes(kernel.asm["cubin"])
+        print(json.dumps([asdict(resources_of(kernel)) for kernel in kernels]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Kernels in Gluon through the compiler of the installed triton: they fit, do not spill, and overlap as they should."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+
+from flashgen.compiler.binary import cuobjdump
+from flashgen.families import FAMILIES, GLUON_TRITONS
+from flashgen.hardware.lookup import find_gpu
+from flashgen.outcome import Resources
+from flashgen.resources.limits import MAX_SPILL_BYTES
+from flashgen.resources.sram import sram_bound
+from flashgen.spec import AttentionSpec
+
+H200 = find_gpu("h200")
+BARRIERS = 512  # bytes, of barriers and of what the warp groups are told
+GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
+    ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
+    ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "own_o": True, "ping_pong": True}),
+    ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128}),
+    ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
+    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64}),
+    ("causal", (192, 128), {"BLOCK_M": 128, "BLOCK_N": 64, "programs_per_sm": 1}),
+    ("window", (96, 96), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1}),
+]
+
+
+def knobs_of(variant: str, knobs: dict[str, Any]) -> dict[str, Any]:
+    return {"num_stages": 2, "longest_first": not variant.startswith("full")} | knobs
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Resources, Path]]:
+    """(resources, binary) of every golden, from a process that does not run under Triton's interpreter."""
+    folder = tmp_path_factory.mktemp("cubins")
+    asked = [
+        ["gluon_sm90", variant, "bf16", *head_dims, "forward", knobs_of(variant, knobs)]
+        for variant, head_dims, knobs in GOLDENS
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.compiler.compile_cubins", "h200", str(folder)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, env=environment, cwd=root, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    resources = [Resources(**json.loads(line)[0]) for line in done.stdout.splitlines()]
+    return [(each, next(folder.glob(f"{index}.*"))) for index, each in enumerate(resources)]
+
+
+def test_the_installed_triton_is_one_that_modules_run_gluon_on() -> None:
+    installed = tuple(map(int, triton.__version__.split(".")[:2]))
+    assert GLUON_TRITONS[0] <= installed <= GLUON_TRITONS[1]
+
+
+@pytest.mark.parametrize("index", range(len(GOLDENS)), ids=[f"{variant}_{d[0]}" for variant, d, _ in GOLDENS])
+def test_goldens_fit_and_overlap_softmax_with_matmuls(index: int, compiled: list[tuple[Resources, Path]]) -> None:
+    variant, head_dims, knobs = GOLDENS[index]
+    spec = AttentionSpec.of_variant(variant, dtype="bf16", head_dim=head_dims[0], head_dim_v=head_dims[1])
+    config = FAMILIES["gluon_sm90"].config(knobs_of(variant, knobs))
+    resources, cubin = compiled[index]
+    bound = sram_bound(spec, config, H200)
+    assert bound <= resources.shared_bytes <= min(bound + BARRIERS, H200.smem_per_block)
+    assert resources.spill_bytes <= MAX_SPILL_BYTES
+    assert resources.num_warps == 4 * (config.BLOCK_M // 64 + 1)
+    sass = disassembled(cubin)
+    assert sass.count("HGMMA") >= 4
+    # The wait that lets one matmul go on: the scores are there, the output is still being multiplied.
+    assert re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", sass)
+    assert "UTMALDG.4D" in sass
+    assert "UTMASTG.4D" in sass
+
+
+def disassembled(cubin: Path) -> str:
+    command = [str(cuobjdump()), "--dump-sass", str(cubin)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout

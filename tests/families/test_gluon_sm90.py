@@ -1,0 +1,66 @@
+"""Family gluon_sm90: what it takes, and its space."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashgen.errors import SpecError
+from flashgen.families import GLUON_SM90, GluonSm90Config
+from flashgen.hardware.lookup import find_gpu
+from flashgen.resources.sram import sram_bound
+from flashgen.spec import AttentionSpec
+
+H200 = find_gpu("h200")
+TILE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
+
+
+def spec_of(variant: str = "causal", head_dim: int = 128, dtype: str = "bf16") -> AttentionSpec:
+    return AttentionSpec.of_variant(variant, dtype=dtype, head_dim=head_dim)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpu", "says"),
+    [
+        (spec_of(), "a100", "sm_90"),
+        (spec_of(), "b200", "sm_90"),
+        (spec_of(dtype="fp32"), "h200", "16-bit"),
+        (spec_of("causal_alibi"), "h200", "no alibi"),
+        (spec_of("full_dropout"), "h100", "no dropout"),
+    ],
+)
+def test_what_it_cannot_write_is_refused_with_its_reason(spec: AttentionSpec, gpu: str, says: str) -> None:
+    reason = GLUON_SM90.unsupported(spec, find_gpu(gpu))
+    assert reason is not None
+    assert says in reason
+    assert list(GLUON_SM90.space(spec, find_gpu(gpu))) == []
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("variant", ["full", "causal", "window", "window_softcap"])
+def test_first_guesses_fit_and_are_in_the_space(head_dim: int, variant: str) -> None:
+    spec = spec_of(variant, head_dim)
+    space = list(GLUON_SM90.space(spec, H200))
+    assert len({config.key for config in space}) == len(space)
+    for config in GLUON_SM90.likely_good(spec, H200):
+        assert config in space
+        assert sram_bound(spec, config, H200) <= H200.smem_per_block
+
+
+def test_longest_first_is_for_masks_only() -> None:
+    assert not any(config.longest_first for config in GLUON_SM90.space(spec_of("full"), H200))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"BLOCK_M": 96}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": 0}, {"num_stages": True},
+     {"programs_per_sm": 2}, {"ping_pong": 1}, {"own_o": "yes"}, {"heads_per_group": 0}],
+)  # fmt: skip
+def test_a_wrong_knob_is_named(knobs: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match=next(iter(knobs))):
+        GluonSm90Config(**TILE | knobs)  # type: ignore[arg-type]
+
+
+def test_the_output_takes_memory_where_it_cannot_use_that_of_q() -> None:
+    spec = AttentionSpec(dtype="bf16", head_dim=192, head_dim_v=128)
+    names = [tile.name for tile in GLUON_SM90.shared_tiles(spec, GluonSm90Config(**TILE), H200)]  # type: ignore[arg-type]
+    assert names == ["Q", "K", "V", "Out"]

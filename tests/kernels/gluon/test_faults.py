@@ -1,0 +1,68 @@
+"""Faults of synchronisation and of arithmetic, planted in the kernel's text one at a time: the model finds each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashgen.outcome import Rejected
+from flashgen.spec import AttentionSpec
+from tests.kernels.gluon.candidates import proven, source_of
+
+PERSISTENT: dict[str, Any] = {"programs_per_sm": 1}
+OWN_O = PERSISTENT | {"own_o": True}
+PING_PONG = {"ping_pong": True}
+BLOCKED, READ, CHANGED, LEFT = "wait for barriers", "used while it is under way", "changed under a matmul", "ends with"
+
+# (what is wrong, the knobs, the text, what it becomes, what the rejection says)
+FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
+    ("K is never released", {}, "_gl_release(k_empty, count + i)", "pass", BLOCKED),
+    ("V is never released", {}, "_gl_release(v_empty, count + i - 1)", "pass", BLOCKED),
+    ("scores are used before their matmul ends", {}, "warpgroup_mma_wait(1, deps=(qk,))",
+     "warpgroup_mma_wait(2, deps=(qk,))", READ),
+    ("the output is used before its matmul ends", {}, "acc = warpgroup_mma_wait(0, deps=(acc,))\n        _gl_release",
+     "acc = warpgroup_mma_wait(1, deps=(acc,))\n        _gl_release", READ),
+    ("V is released while it is multiplied", {}, "        qk = warpgroup_mma_wait(1, deps=(qk,))\n",
+     "        _gl_release(v_empty, count + i - 1)\n        qk = warpgroup_mma_wait(1, deps=(qk,))\n", ""),
+    ("a slot is filled without waiting for it", {}, "    mbarrier.wait(empty.index(slot)",
+     "    (empty.index(slot)", ""),
+    ("a slot is waited for in the wrong phase", {}, "(count // SLOTS & 1) ^ 1)", "count // SLOTS & 1)", ""),
+    ("a tile is used before it has arrived", {}, "    mbarrier.wait(full.index(count % SLOTS), count // SLOTS & 1)",
+     "    pass", ""),
+    ("fewer bytes are expected than come", {}, "descriptor.block_type.nbytes)",
+     "descriptor.block_type.nbytes // 2)", ""),
+    ("no fence before the store", {}, "    fence_async_shared()", "    pass", "no fence"),
+    ("the store is not waited for", {}, "    tma.store_wait(0)", "    pass", LEFT),
+    ("the next Q overwrites the output", PERSISTENT, "tma.store_wait(0)\n        _gl_release(q_empty, GROUP)",
+     "_gl_release(q_empty, GROUP)\n        tma.store_wait(0)", ""),
+    ("the next output overwrites the last", OWN_O, "        tma.store_wait(0)  # for", "        # for", ""),
+    ("Q is released while it is multiplied", OWN_O, "        qk = warpgroup_mma_wait(0, deps=(qk,))",
+     "        _gl_release(q_empty, GROUP)\n        qk = warpgroup_mma_wait(0, deps=(qk,))", ""),
+    ("blocks of keys are not counted on", PERSISTENT, "count += n_blocks", "count += 1", ""),
+    ("the last round is lost", PERSISTENT, "return rounds + (", "return rounds + 0 * (", ""),
+    ("the way back is one program off", PERSISTENT, "program = num_programs - 1 - program",
+     "program = num_programs - program", ""),
+    ("turns are not handed on", PING_PONG, "_gl_release(order, GROUP + 1)", "pass  ", BLOCKED),
+    ("the first group waits for its own turn", PING_PONG, "(count + (GROUP == 0)) & 1", "count & 1", BLOCKED),
+    ("the mask is one key short", {}, "keep = keys <= ", "keep = keys < ", ""),
+    ("the mask stops at the last block", {}, "if start_n >= n_full:", "if start_n >= n_full + BLOCK_N:", ""),
+    ("a tile that sees nothing loads nothing", {}, "if n_end <= n_begin:", "if n_end < n_begin - 4096:", ""),
+    ("acc is not rescaled", {}, "acc = acc * gl.convert_layout(alpha",
+     "acc = acc * gl.convert_layout(0 * alpha + 1", ""),
+    ("l_i is not rescaled", {}, "l_i = l_i * alpha + gl.sum(p, 1)", "l_i = l_i + gl.sum(p, 1)", ""),
+    ("a group stores the rows of another", {}, "start_m += 64 * GROUP", "start_m += 0 * GROUP", ""),
+    ("K of the query's head", {}, "off_hk = off_h // qhead_per_kvhead", "off_hk = off_h", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("knobs", "old", "new", "says"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS]
+)
+def test_a_planted_fault_is_found(knobs: dict[str, Any], old: str, new: str, says: str) -> None:
+    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64)
+    source = source_of(spec, BLOCK_N=64, **knobs)
+    assert old in source
+    outcome = proven(source.replace(old, new), spec)
+    assert isinstance(outcome, Rejected), outcome
+    assert says in outcome.detail
