@@ -9,7 +9,7 @@ from flashgen.codegen.environment import render
 from flashgen.codegen.kernel import Kernel, kernel_names, render_kernels
 from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
-from flashgen.families import GLUON_TRITONS, GluonSm90Config, TlBackwardConfig
+from flashgen.families import GLUON_TRITONS, GluonSm90BackwardConfig, GluonSm90Config, TlBackwardConfig
 from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -103,11 +103,14 @@ class ModuleView:
         self.tensors = [argument for feature, argument in _FEATURE_TENSORS.items() if feature in self.features]
         self.differentiable = [argument for argument in self.tensors if argument in ("bias", "sinks")]
         self.arguments = self.tensors + (["dropout_p"] if "dropout" in self.features else [])
-        gluon_configs = [row.config for row in self.rows if isinstance(row.config, GluonSm90Config)]
-        self.has_gluon, self.has_ping_pong = bool(gluon_configs), any(config.ping_pong for config in gluon_configs)
-        self.has_gluon_persistent = any(config.persistent for config in gluon_configs)
+        hopper = [row.config for row in self.rows if isinstance(row.config, GluonSm90Config)]
+        self.has_gluon_forward, self.has_ping_pong = bool(hopper), any(config.ping_pong for config in hopper)
+        self.has_gluon_persistent = any(config.persistent for config in hopper)
+        self.has_gluon_backward = any(isinstance(row.config, GluonSm90BackwardConfig) for row in self.rows)
+        self.has_gluon = self.has_gluon_forward or self.has_gluon_backward
+        self.has_unordered = self.has_gluon_backward
         self.has_tma = self.has_gluon or self._any_knob("tma")
-        self.has_persistent = self.has_gluon or self._any_knob("programs_per_sm")
+        self.has_persistent = self.has_gluon_forward or self._any_knob("programs_per_sm")
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [_table_view(table, self.has_backward) for table in (*content.gpus, portable)]
@@ -117,8 +120,19 @@ class ModuleView:
     @property
     def config_types(self) -> list[str]:
         """The classes of the configs in the table."""
-        held = {"Config": self.has_forward, "HopperConfig": self.has_gluon, "BackwardConfig": self.has_backward}
+        held = {
+            "Config": self.has_forward,
+            "HopperConfig": self.has_gluon_forward,
+            "BackwardConfig": self.has_backward,
+            "HopperBackwardConfig": self.has_gluon_backward,
+        }
         return [name for name, present in held.items() if present]
+
+    @property
+    def gluon_types(self) -> str:
+        """Those of them that are for kernels in Gluon, as isinstance takes them."""
+        names = [name for name in self.config_types if name.startswith("Hopper")]
+        return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
     @property
     def gluon_tritons(self) -> str:
@@ -174,6 +188,9 @@ def _config_arguments(row: Row) -> str:
     knobs = row.config.knobs()
     positional = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
     shown = {name: knobs[name] for name in positional}
+    if isinstance(row.config, GluonSm90BackwardConfig):
+        tiling = (f"{name}={value}" for name, value in shown.items())
+        return _call("config=HopperBackwardConfig", [names["bwd"], *tiling], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
     shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg") if knobs.get(name)}
     callee = "config=HopperConfig" if isinstance(row.config, GluonSm90Config) else "config=Config"

@@ -74,7 +74,7 @@ def prove_rule(
         runs = _runs(direction, module, rule, tensors, device)
         if isinstance(runs, Rejected):
             return replace(runs, detail=f"probe {probe.name!r}: {runs.detail}")
-        found = _judged(direction, probe.name, runs, tensors)
+        found = _judged(direction, probe.name, runs, tensors, getattr(rule.config, "unordered", ()))
         findings.append(found)
         if stop_at_failure and not found.ratio <= 1.0:
             break
@@ -128,24 +128,29 @@ def _runs(
     return runs
 
 
-def _judged(direction: Pass, probe: str, runs: list[Results], tensors: Tensors) -> Finding:
-    """What the runs show; of several outputs the worst counts."""
-    if (flaw := _flaw(runs, tensors)) is not None:
+def _judged(
+    direction: Pass, probe: str, runs: list[Results], tensors: Tensors, unordered: tuple[str, ...]
+) -> Finding:
+    """What the runs show; of several outputs the worst counts. Those in `unordered`, whose terms are added in any order,
+    may differ from run to run, and are judged in each."""
+    if (flaw := _flaw(runs, tensors, unordered)) is not None:
         return Finding(probe=probe, ratio=math.inf, detail=flaw)
     expected = direction.expect(tensors)
-    deviations = {name: expected[name].deviation_of(result) for name, result in runs[0].items()}
-    name, worst = max(deviations.items(), key=lambda item: item[1].ratio)
+    results = [*runs[0].items(), *((name, run[name]) for run in runs[1:] for name in unordered if name in run)]
+    deviations = [(name, expected[name].deviation_of(result)) for name, result in results]
+    name, worst = max(deviations, key=lambda item: item[1].ratio)
     return Finding(probe=probe, ratio=worst.ratio, detail=f"{name}: {worst}")
 
 
-def _flaw(runs: list[Results], tensors: Tensors) -> str | None:
+def _flaw(runs: list[Results], tensors: Tensors, unordered: tuple[str, ...]) -> str | None:
     """What is wrong whatever the numbers are, or None."""
     import torch
 
     if (damage := tensors.damage()) is not None:
         return damage
     first, *others = runs
-    if not all(torch.equal(bits(first[name]), bits(other[name])) for other in others for name in first):
+    ordered = [name for name in first if name not in unordered]
+    if not all(torch.equal(bits(first[name]), bits(other[name])) for other in others for name in ordered):
         return "two runs differ"
     keep = tensors.features.keep
     return None if keep is None else unfairness(keep, tensors.features.dropout_p)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from flashgen.compiler.invoke import all_rules
 from flashgen.spec import TORCH_NAMES, AttentionSpec, Dtype, Op
 
 if TYPE_CHECKING:
@@ -13,23 +15,24 @@ if TYPE_CHECKING:
 _DTYPES: dict[str, Dtype] = {f"torch.{name}": dtype for dtype, name in TORCH_NAMES.items()}
 
 
-def all_rules(module: ModuleType) -> list[Any]:
-    """Tuned ones first."""
-    return [rule for _, rules in module.TUNED for rule in rules] + list(module.PORTABLE)
-
-
 def describe_rules(module: ModuleType, device: torch.device) -> list[dict[str, Any]]:
     """Every rule in words, in the order of all_rules; `kernel` is alike where only tiles differ. `own` marks those that
-    `device` runs."""
+    `device` runs; `pattern` is that of the device names that they are for, None for portable ones. `spec` holds the
+    fields of the rule's spec in its first dtype, `tiles` what else tells it from others."""
     own = {id(rule) for rule in module._rules_of(device)}
+    patterns = [pattern for pattern, rules in module.TUNED for _ in rules] + [None] * len(module.PORTABLE)
     return [
         {
             "name": _name(rule),
             "kernel": f"{_kernels(rule)} {rule.head_dim}/{rule.head_dim_v}",
             "dtypes": [_DTYPES[str(dtype)] for dtype in rule.dtypes],
             "own": id(rule) in own,
+            "tiles": _tiles(rule),
+            "pattern": pattern,
+            "spec": asdict(spec_of(rule, _DTYPES[str(rule.dtypes[0])])),
+            "tma": getattr(rule.config, "tma", False),
         }
-        for rule in all_rules(module)
+        for rule, pattern in zip(all_rules(module), patterns)
     ]
 
 
@@ -43,12 +46,17 @@ def spec_of(rule: Any, dtype: Dtype) -> AttentionSpec:
 def _name(rule: Any) -> str:
     """Such as `_attn_fwd_causal_tma, head_dim 64, tile 128x64, 8 warps, 2 stages`."""
     head = f"{rule.head_dim}" if rule.head_dim == rule.head_dim_v else f"{rule.head_dim}/{rule.head_dim_v}"
+    return f"{_kernels(rule)}, head_dim {head}, {_tiles(rule)}"
+
+
+def _tiles(rule: Any) -> str:
+    """How the rule's kernels are tiled, and up to how many keys they serve."""
     tiles = " and ".join(
         f"tile {tiling.BLOCK_M}x{tiling.BLOCK_N}, {tiling.num_warps} warps, {tiling.num_stages} stages"
         for tiling in _tilings(rule)
     )
     limit = "" if rule.max_seqlen_k is None else f", up to {rule.max_seqlen_k} keys"
-    return f"{_kernels(rule)}, head_dim {head}, {tiles}{limit}"
+    return f"{tiles}{limit}"
 
 
 def _kernels(rule: Any) -> str:
@@ -59,7 +67,7 @@ def _kernels(rule: Any) -> str:
 
 
 def _tilings(rule: Any) -> tuple[Any, ...]:
-    return (rule.config,) if _op(rule) == "forward" else (rule.config.dkdv, rule.config.dq)
+    return (rule.config,) if hasattr(rule.config, "kernel") else (rule.config.dkdv, rule.config.dq)
 
 
 def _op(rule: Any) -> Op:

@@ -22,6 +22,7 @@ from tests.kernels.emission import (
     every_feature_kernel,
     every_gluon_kernel,
     every_kernel,
+    gluon_backward_rows_of,
     gluon_rows_of,
     rows_of,
     training_rows_of,
@@ -66,6 +67,12 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
     for name, gluon in gluon_rows_of(HALF).items():
         yield f"gluon_{name}", content_of(rows_of(HALF, 64), gluon)
         yield f"gluon_training_{name}", content_of(training_rows_of(HALF, 64), (*gluon, *merged))
+        both = (*gluon, *gluon_backward_rows_of(HALF))
+        yield f"gluon_both_passes_{name}", content_of(training_rows_of(HALF, 64), both)
+    held = tuple(f"full_{feature}" for feature in FEATURES)
+    featured = training_rows_of(HALF, 64, variants=("full", "causal", "window", *held))
+    yield "gluon_beside_features", content_of(featured, both)
+    yield "gluon_backward", content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF))
     for spec, config in every_gluon_kernel("bf16"):
         yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("bf16",), config=config),))
     yield "long_facts", replace(two, facts=("A fact.", "", "Another, after a blank line."), command="flashgen emit")

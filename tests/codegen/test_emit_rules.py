@@ -9,13 +9,16 @@ from types import ModuleType
 
 import pytest
 
+from flashgen.assets import tuned_configs_dir
 from flashgen.codegen.emit import emit
+from flashgen.codegen.feasible import require_fit
 from flashgen.codegen.module import Row
 from flashgen.codegen.request import EmitRequest
 from flashgen.codegen.rules import Case, cases_of, rule_sets
 from flashgen.compiler.load import load_source
-from flashgen.errors import SpecError, TunedConfigError
+from flashgen.errors import NoFeasibleConfig, SpecError, TunedConfigError
 from flashgen.hardware.known import KNOWN
+from flashgen.store.directory import read_directory
 from flashgen.store.entry import TunedEntry
 from tests.kernels.emission import VARIANTS, spec_of
 from tests.tuned import entry_of, usual_configs, usual_entries, write_configs
@@ -115,6 +118,60 @@ def test_shared_bytes_are_those_of_the_largest_portable_rule_that_is_used(config
     write_configs(configs, "portable", *entries)
     assert emit(request(configs)).content.portable_shared_bytes == 50000
     assert emit(request(configs, head_dims=(64,))).content.portable_shared_bytes == 10000
+
+
+def test_a_portable_rule_that_some_gpu_cannot_hold_is_refused(configs: Path) -> None:
+    write_configs(configs, "portable", *usual_entries(64), *usual_entries(128, shared_bytes=65537))
+    with pytest.raises(NoFeasibleConfig) as caught:
+        emit(request(configs))
+    rule, following = str(caught.value).splitlines()
+    assert rule.startswith("the portable rule forward-bf16-d128-full seqlen_k 1.. (tl:BLOCK_M=64,BLOCK_N=32,")
+    assert rule.endswith("does not fit: it needs 65537 bytes of shared memory, amd-instinct-mi300x has 65536")
+    command = "flashgen tune --gpu portable --op forward --head-dim 128 --dtype bf16 --dtype fp16"
+    assert following == f"  next: {command} --out {configs}"
+    assert caught.value.exit_code == 4
+    assert emit(request(configs, head_dims=(64,))).text  # a rule that is not emitted may be as it is
+
+
+def test_a_config_that_was_changed_since_it_was_compiled_is_refused_by_its_bound(configs: Path) -> None:
+    """The file still says 24576 bytes."""
+    large = usual_entries(64, 128, shared_bytes=24576, BLOCK_M=128, BLOCK_N=128, num_stages=3, num_warps=8)
+    write_configs(configs, "portable", *large)
+    needs = r"d128-full .* needs at least \d+ bytes of shared memory \(.*\); amd-instinct-mi300x offers 65536"
+    with pytest.raises(NoFeasibleConfig, match=needs):
+        emit(request(configs, head_dims=(128,)))
+
+
+def test_a_tuned_rule_must_fit_its_own_gpu(configs: Path) -> None:
+    entries = usual_entries(64, shared_bytes=114688)
+    write_configs(configs, "nvidia-a10", *entries)
+    with pytest.raises(NoFeasibleConfig, match=r"the nvidia-a10 rule .* 114688 bytes .* nvidia-a10 has 101376"):
+        emit(request(configs, "nvidia-a10"))
+    write_configs(configs, "nvidia-h100", *entries)
+    assert emit(request(configs, "nvidia-h100")).content.portable_shared_bytes == 24576
+
+
+def test_all_that_flashgen_ships_fits_what_it_is_for() -> None:
+    files = read_directory(tuned_configs_dir())
+    assert files
+    for path, file in files.items():
+        require_fit(file.entries, file.gpu, path.parent.parent)
+
+
+@pytest.mark.case("tuner-07")
+def test_a_rule_of_small_heads_is_never_used_for_large_ones(configs: Path) -> None:
+    import torch
+
+    module = load_source(emit(request(configs, head_dims=(64,))).text, "emitted")
+    q = torch.randn(1, 8, 1, 256, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"head_dim.*256.*64"):
+        module.flash_attention(q, q, q, causal=True)
+    # Nor does its config get into a module by way of a file: tiles that fit 64 columns do not fit 256 everywhere.
+    knobs = {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3}
+    write_configs(configs, "portable", *usual_entries(64, 256, shared_bytes=24576, **knobs))
+    assert emit(request(configs, head_dims=(64,))).text
+    with pytest.raises(NoFeasibleConfig, match=r"d256-full .* needs at least \d+ bytes of shared memory"):
+        emit(request(configs, head_dims=(256,)))
 
 
 def test_own_portable_rules_come_before_the_shipped_ones(configs: Path, shipped: Path) -> None:

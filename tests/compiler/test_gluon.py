@@ -22,7 +22,7 @@ from flashgen.resources.sram import sram_bound
 from flashgen.spec import AttentionSpec
 
 H200 = find_gpu("h200")
-BARRIERS = 512  # bytes, of barriers and of what the warp groups are told
+BARRIERS = 1024  # bytes, of barriers, alignment and what the warp groups are told
 GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
     ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "own_o": True, "ping_pong": True}),
@@ -31,6 +31,15 @@ GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64}),
     ("causal", (192, 128), {"BLOCK_M": 128, "BLOCK_N": 64, "programs_per_sm": 1}),
     ("window", (96, 96), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1}),
+]
+
+
+BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
+    ("full", (128, 128), {"BLOCK_M": 64}),
+    ("causal", (128, 128), {"BLOCK_M": 64}),
+    ("causal", (64, 64), {"BLOCK_M": 64, "num_stages": 3}),
+    ("window", (64, 64), {"BLOCK_M": 64}),
+    ("full", (64, 64), {"BLOCK_M": 128}),
 ]
 
 
@@ -46,6 +55,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Resources, 
         ["gluon_sm90", variant, "bf16", *head_dims, "forward", knobs_of(variant, knobs)]
         for variant, head_dims, knobs in GOLDENS
     ]
+    asked += [
+        ["gluon_sm90_backward", variant, "bf16", *head_dims, "backward", {"num_stages": 2} | knobs]
+        for variant, head_dims, knobs in BACKWARD
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-W", "ignore", "-m", "tests.compiler.compile_cubins", "h200", str(folder)]
@@ -54,8 +67,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Resources, 
         command, input=json.dumps(asked), capture_output=True, text=True, env=environment, cwd=root, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    resources = [Resources(**json.loads(line)[0]) for line in done.stdout.splitlines()]
-    return [(each, next(folder.glob(f"{index}.*"))) for index, each in enumerate(resources)]
+    resources = [Resources(**json.loads(line)[-1]) for line in done.stdout.splitlines()]  # of the last kernel launched
+    return [(each, next(folder.glob(f"{index}.*hopper*"))) for index, each in enumerate(resources)]
 
 
 def test_the_installed_triton_is_one_that_modules_run_gluon_on() -> None:
@@ -79,6 +92,23 @@ def test_goldens_fit_and_overlap_softmax_with_matmuls(index: int, compiled: list
     assert re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", sass)
     assert "UTMALDG.4D" in sass
     assert "UTMASTG.4D" in sass
+
+
+@pytest.mark.parametrize("index", range(len(BACKWARD)), ids=[f"{variant}_{d[0]}" for variant, d, _ in BACKWARD])
+def test_goldens_of_the_backward_fit_and_add_to_dq_by_tma(index: int, compiled: list[tuple[Resources, Path]]) -> None:
+    variant, head_dims, knobs = BACKWARD[index]
+    spec = AttentionSpec.of_variant(
+        variant, dtype="bf16", head_dim=head_dims[0], head_dim_v=head_dims[1], op="backward"
+    )
+    config = FAMILIES["gluon_sm90_backward"].config({"num_stages": 2} | knobs)
+    resources, cubin = compiled[len(GOLDENS) + index]
+    bound = sram_bound(spec, config, H200)
+    assert bound <= resources.shared_bytes <= min(bound + BARRIERS, H200.smem_per_block)
+    assert resources.spill_bytes <= MAX_SPILL_BYTES
+    sass = disassembled(cubin)
+    assert sass.count("HGMMA") >= 20
+    assert re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", sass)
+    assert "UTMAREDG.4D.ADD" in sass
 
 
 def disassembled(cubin: Path) -> str:

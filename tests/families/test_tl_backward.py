@@ -26,7 +26,7 @@ PLAIN = TlBackwardConfig(
 
 def test_each_op_has_its_families() -> None:
     assert list(serving("forward")) == ["tl", "gluon_sm90"]
-    assert list(serving("backward")) == ["tl_backward"]
+    assert list(serving("backward")) == ["tl_backward", "gluon_sm90_backward"]
     assert serving("backward", {"tl": TL}) == {}
     assert {family.op for family in FAMILIES.values()} == {"forward", "backward"}
 

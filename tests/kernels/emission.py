@@ -11,7 +11,8 @@ from typing import Any
 
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
 from flashgen.compiler.load import load_file
-from flashgen.families import GluonSm90Config, TlConfig
+from flashgen.config import KernelConfig
+from flashgen.families import GluonSm90BackwardConfig, GluonSm90Config, TlConfig
 from flashgen.families.tl_backward import TlBackwardConfig
 from flashgen.spec import AttentionSpec, Dtype, Op
 
@@ -117,8 +118,19 @@ GLUON_KNOBS: dict[str, Any] = {
 }
 
 
-def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, GluonSm90Config]]:
+def gluon_backward_rows_of(dtypes: tuple[Dtype, ...]) -> tuple[Row, ...]:
+    """A rule in Gluon for each mask."""
+    config = GluonSm90BackwardConfig(BLOCK_M=64, num_stages=2)
+    return tuple(
+        Row(spec=spec_of(variant, dtypes[0], 64, op="backward"), dtypes=dtypes, config=config)
+        for variant in ("full", "causal", "window")
+    )
+
+
+def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
+    for row, rows in product(gluon_backward_rows_of((dtype,)), (64, 128)):
+        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=rows, num_stages=2)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices["heads_per_group"] = (1,)
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):

@@ -7,7 +7,8 @@ from typing import Any
 
 from flashgen.codegen.candidate import candidate_source
 from flashgen.compiler.load import load_source
-from flashgen.families import GluonSm90Config
+from flashgen.config import KernelConfig
+from flashgen.families import GluonSm90BackwardConfig, GluonSm90Config
 from flashgen.outcome import Proof, Rejected
 from flashgen.spec import AttentionSpec
 from flashgen.verify.prove import prove_rule
@@ -19,7 +20,9 @@ def source_of(spec: AttentionSpec, **knobs: Any) -> str:
     return candidate_source(spec, config_of(spec, **knobs))
 
 
-def config_of(spec: AttentionSpec, **knobs: Any) -> GluonSm90Config:
+def config_of(spec: AttentionSpec, **knobs: Any) -> KernelConfig:
+    if spec.op == "backward":
+        return GluonSm90BackwardConfig(**{"BLOCK_M": 64, "num_stages": 2} | knobs)
     tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2, "longest_first": spec.mask != "full"}
     return GluonSm90Config(**tile | knobs)
 

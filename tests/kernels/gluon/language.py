@@ -212,19 +212,19 @@ def _load_tile(descriptor: Descriptor, coordinates: list[Any], barrier: Barrier,
     _program().machine.pause()
 
 
-def _store_tile(descriptor: Descriptor, coordinates: list[Any], tile: Tile) -> None:
+def _store_tile(descriptor: Descriptor, coordinates: list[Any], tile: Tile, add: bool = False) -> None:
     if tile.writer is not None:
         raise Fault("TMA stores what no fence has shown to it")
-    _HERE.stores.append((*descriptor.part(coordinates), tile, tile.data.clone()))
+    _HERE.stores.append((*descriptor.part(coordinates), tile, tile.data.clone(), add))
 
 
 def _store_wait(outstanding: int) -> None:
     _program().machine.pause()
     while len(_HERE.stores) > outstanding:
-        part, rows, columns, tile, seen = _HERE.stores.pop(0)
+        part, rows, columns, tile, seen, add = _HERE.stores.pop(0)
         if not same_bits(tile.data, seen):
             raise Fault("shared memory changed before its copy to the GPU's memory was waited for")
-        part.copy_(tile.data[rows, columns])
+        part.copy_(part + tile.data[rows, columns] if add else tile.data[rows, columns])
 
 
 def _fence() -> None:
@@ -280,6 +280,7 @@ gl = SimpleNamespace(
     full=_full,
     static_range=range,
     convert_layout=lambda x, layout: x,
+    barrier=lambda: _program().machine.pause(),
     load=lambda pointer, mask, other=0.0: pointer.read(mask, other),
     store=lambda pointer, value, mask: pointer.write(value, mask),
     allocate_shared_memory=_allocate,
@@ -295,6 +296,8 @@ gl = SimpleNamespace(
     NVMMASharedLayout=SimpleNamespace(get_default_for=lambda shape, dtype: None),
     SliceLayout=_layout,
     DotOperandLayout=_layout,
+    BlockedLayout=_layout,
+    SwizzledSharedLayout=_layout,
 )
 _HOPPER = {
     "fence_async_shared": _fence,
@@ -305,7 +308,12 @@ _HOPPER = {
         wait=_wait,
         arrive=_arrive,
     ),
-    "tma": SimpleNamespace(async_load=_load_tile, async_store=_store_tile, store_wait=_store_wait),
+    "tma": SimpleNamespace(
+        async_load=_load_tile,
+        async_store=_store_tile,
+        async_atomic_add=lambda descriptor, coordinates, tile: _store_tile(descriptor, coordinates, tile, add=True),
+        store_wait=_store_wait,
+    ),
     "warpgroup_mma": _mma,
     "warpgroup_mma_wait": _mma_wait,
 }
@@ -314,11 +322,10 @@ _HOPPER = {
 @contextlib.contextmanager
 def interpreted_gluon() -> Iterator[None]:
     """What is imported inside gets these names for Gluon's."""
-    modules = {
-        name: ModuleType(f"{_PACKAGE}{name}")
-        for name in ("", ".language", ".language.nvidia", ".language.nvidia.hopper", ".nvidia", ".nvidia.hopper")
-    }
+    language = (".language", ".language._core", ".language.nvidia", ".language.nvidia.hopper")
+    modules = {name: ModuleType(f"{_PACKAGE}{name}") for name in ("", *language, ".nvidia", ".nvidia.hopper")}
     modules[""].__dict__.update(jit=jit, language=gl)
+    modules[".language._core"].__dict__.update(builtin=lambda function: function, ir=None)
     modules[".language.nvidia.hopper"].__dict__.update(_HOPPER)
     modules[".nvidia.hopper"].__dict__.update(TensorDescriptor=Descriptor)
     ours = {f"{_PACKAGE}{name}": module for name, module in modules.items()}

@@ -33,6 +33,7 @@ class Machine:
         self._blocked: dict[int, Callable[[], bool]] = {}  # by warp group: what it waits for
         self._alive: set[int] = set()
         self._fault: BaseException | None = None
+        self._preferred = 0
 
     def run(self, groups: Sequence[Callable[[], None]]) -> None:
         """Runs all groups to their end.
@@ -41,6 +42,7 @@ class Machine:
             Fault: they wait for each other, or one of them found a fault.
         """
         self._alive = set(range(len(groups)))
+        self._blocked = {group: lambda: True for group in self._alive}
         threads = [threading.Thread(target=self._group, args=(i, run), daemon=True) for i, run in enumerate(groups)]
         for thread in threads:
             thread.start()
@@ -67,7 +69,6 @@ class Machine:
     def _group(self, index: int, run: Callable[[], None]) -> None:
         threading.current_thread().name = str(index)
         try:
-            self._blocked[index] = lambda: True
             with self._turn:
                 self._turn.wait_for(lambda: self._now == index or self._fault is not None)
             if self._fault is None:
@@ -91,13 +92,17 @@ class Machine:
                 self._land()
                 continue
             if ready:
-                self._now = self.random.choice(ready)
-            elif len(self._blocked) == len(self._alive):
+                self._now = self._first_of(ready)
+            else:
                 self._fault = Fault(f"warp groups {sorted(self._alive)} wait for barriers that nobody completes")
-            else:  # a thread that has not begun
-                return
             self._turn.notify_all()
             return
+
+    def _first_of(self, ready: list[int]) -> int:
+        """One group stays ahead of the others for a while, then another: what is missing between them shows."""
+        if self.random.random() < 0.1:
+            self._preferred = self.random.choice(sorted(self._alive))
+        return self._preferred if self._preferred in ready else self.random.choice(ready)
 
     def _land(self) -> None:
         self.landing.pop(self.random.randrange(len(self.landing)))()
@@ -148,9 +153,17 @@ class Tile:
     def permute(self, order: tuple[int, ...]) -> Tile:
         return Tile(self.data.permute(order))
 
+    def slice(self, start: int, length: int, dim: int = 0) -> Tile:
+        return Tile(self.data.narrow(dim, start, length))
+
     def store(self, value: torch.Tensor) -> None:
+        if value.dtype != self.data.dtype:
+            raise Fault(f"{value.dtype} is stored to shared memory of {self.data.dtype}")
         self.data.copy_(value)
         self.writer = threading.current_thread().name
+
+    def load(self, layout: object = None) -> torch.Tensor:
+        return self.data.clone()
 
 
 @dataclass
@@ -183,4 +196,4 @@ class Matmul:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.int16), b.contiguous().view(torch.int16))
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))

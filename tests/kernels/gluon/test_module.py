@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 
-from tests.kernels.emission import Emitter, content_of, gluon_rows_of, rows_of
+from tests.kernels.emission import Emitter, content_of, gluon_backward_rows_of, gluon_rows_of, rows_of, training_rows_of
 from tests.kernels.gluon.language import interpreted_gluon
 
 HALF = ("bf16", "fp16")
@@ -38,7 +38,7 @@ def is_gluon(rule: Any) -> bool:
 def test_on_a_cpu_the_portable_kernels_run_without_a_word(module: ModuleType) -> None:
     q, k, v = torch.randn(3, 1, 40, 2, 64, dtype=torch.float16)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         out = module.flash_attention(q, k, v, causal=True)
     expected = torch.nn.functional.scaled_dot_product_attention(
         *(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True
@@ -87,6 +87,29 @@ def test_tensors_that_tma_cannot_describe_go_to_other_kernels(
     assert is_gluon(module._select("causal", q, k, v))
     odd = torch.empty(1, 2, 40, 65, dtype=torch.float16)[..., :64]
     assert not is_gluon(module._select("causal", odd, k, v))
+
+
+@pytest.mark.usefixtures("hopper")
+def test_who_asks_for_the_same_bits_gets_kernels_that_give_them(emitter: Emitter) -> None:
+    tuned = gluon_backward_rows_of(HALF)
+    training = emitter.load(content_of(training_rows_of(HALF, 64), tuned, "NVIDIA H200"))
+    q, k, v = (torch.empty(1, 2, 40, 64, dtype=torch.float16) for _ in range(3))
+    rules = tuple(rule for rule in training._rules_of(HOPPER) if (rule.op, rule.variant) == ("backward", "causal"))
+    training._candidates = lambda *arguments: rules
+    assert training._select("backward", "causal", q, k, v).config.unordered == ("dq",)
+    assert not hasattr(training._select("backward", "causal", q, k, v, deterministic=True).config, "unordered")
+
+
+def test_a_training_module_differentiates_on_a_cpu_by_its_other_kernels(emitter: Emitter) -> None:
+    training = emitter.load(content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF), "NVIDIA H100"))
+    q, k, v = (torch.randn(1, 20, 2, 64, dtype=torch.float16).requires_grad_() for _ in range(3))
+    for deterministic in (False, True):
+        training.flash_attention(q, k, v, causal=True, deterministic=deterministic).sum().backward()
+    doubles = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    heads = [x.transpose(1, 2) for x in doubles]
+    torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True).sum().backward()
+    for x, expected in zip((q, k, v), doubles):
+        torch.testing.assert_close(x.grad.double(), 2 * expected.grad, rtol=5e-3, atol=5e-3)
 
 
 def test_a_module_is_imported_where_gluon_is_not(emitter: Emitter, monkeypatch: pytest.MonkeyPatch) -> None:

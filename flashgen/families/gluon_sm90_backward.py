@@ -1,0 +1,115 @@
+"""Family `gluon_sm90_backward`: dQ, dK and dV in one pass, in Gluon for Hopper.
+
+One pass makes 5 matmuls a tile where two make 7 (arXiv 2407.08608, section 3 and its algorithm for the backward), but
+what it adds to dQ comes in any order: two runs may differ in dQ's last bits. See gluon_sm90 on Gluon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashgen.config import KernelConfig, Knob
+from flashgen.errors import SpecError
+from flashgen.families.base import Family, PassShape, SharedTile
+from flashgen.families.gluon_sm90 import GLUON_SM90, GROUP_ROWS
+from flashgen.hardware.target import GpuTarget
+from flashgen.spec import AttentionSpec
+
+_GROUPS = 2
+_MAX_HEAD_DIM = 128  # dK and dV of 64 keys sit in one warp group's registers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GluonSm90BackwardConfig(KernelConfig):
+    """The common knobs: a program keeps BLOCK_N = 128 keys, 64 a consumer, and steps over BLOCK_M queries, of which
+    num_stages blocks are in shared memory at once; num_warps is each warp group's."""
+
+    family: str = "gluon_sm90_backward"
+    BLOCK_N: int = _GROUPS * GROUP_ROWS
+    num_warps: int = 4
+
+    def __post_init__(self) -> None:
+        for name, values in _VALUES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or value not in values:
+                raise SpecError(f"{name} {value!r} is not one of {values}")
+
+    @property
+    def tma(self) -> bool:
+        """Tiles always go through TMA tensor descriptors."""
+        return True
+
+
+_VALUES: dict[str, tuple[Knob, ...]] = {
+    "BLOCK_M": (64, 128),
+    "BLOCK_N": (_GROUPS * GROUP_ROWS,),
+    "num_warps": (4,),
+    "num_stages": (1, 2, 3),
+}
+
+
+class GluonSm90BackwardFamily(Family):
+    name = "gluon_sm90_backward"
+    op = "backward"
+    config_type = GluonSm90BackwardConfig
+    interpreted = False
+
+    def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
+        if (why := GLUON_SM90.unsupported(spec, target)) is not None:
+            return why
+        if spec.features:
+            return f"it has no {spec.features[0]}"
+        if max(spec.block_d, spec.block_dv) > _MAX_HEAD_DIM:
+            widest = max(spec.head_dim, spec.head_dim_v)
+            return f"head_dim {widest} does not fit its registers; allowed: up to {_MAX_HEAD_DIM}"
+        if spec.block_d < 64:
+            return f"half of head_dim {spec.head_dim} is less than a matmul's columns; allowed: above 32"
+        return None
+
+    def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
+        return dict(_VALUES)
+
+    def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
+        if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
+            return "scores of 128 queries leave no registers for dK and dV of 128 columns"
+        return None
+
+    def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
+        size, queries, keys, copies = spec.element_bytes, config.BLOCK_M, config.BLOCK_N, config.num_stages
+        dq_columns = spec.block_d // 2 if queries == 64 else spec.block_d
+        return (
+            SharedTile(name="Q", rows=queries, columns=spec.block_d, element_bytes=size, copies=copies),
+            SharedTile(name="dO", rows=queries, columns=spec.block_dv, element_bytes=size, copies=copies),
+            SharedTile(name="lse2, delta", rows=2, columns=queries, element_bytes=4, copies=copies),
+            SharedTile(name="K", rows=keys, columns=spec.block_d, element_bytes=size),
+            SharedTile(name="V", rows=keys, columns=spec.block_dv, element_bytes=size),
+            SharedTile(name="dS", rows=keys, columns=queries, element_bytes=size, copies=2),
+            SharedTile(name="dQ", rows=_GROUPS * GROUP_ROWS, columns=dq_columns, element_bytes=4),
+        )
+
+    def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
+        return (
+            PassShape(
+                name="dQ, dK and dV",
+                kept=config.BLOCK_N,
+                step=config.BLOCK_M,
+                keeps_keys=True,
+                num_warps=4 * (_GROUPS + 1),
+                num_stages=config.num_stages,
+                matmul_columns=3 * spec.block_d + 2 * spec.block_dv,
+                accumulator_columns=spec.block_d + spec.block_dv,
+            ),
+        )
+
+    def kernel_templates(self, spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
+        return {"bwd": "kernel/backward_gluon_sm90.py.jinja"}
+
+    def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
+        return f"hopper{config.BLOCK_M}"
+
+    def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
+        rows = [(64, 2), (64, 3), (128, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2), (64, 1)]
+        return tuple(GluonSm90BackwardConfig(BLOCK_M=m, num_stages=s) for m, s in rows)
+
+
+GLUON_SM90_BACKWARD = GluonSm90BackwardFamily()

@@ -1,0 +1,36 @@
+"""The backward in Gluon is exact on a model of Hopper's asynchronous machine, whatever order things happen in."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashgen.outcome import Proof
+from flashgen.spec import AttentionSpec
+from tests.kernels.gluon.candidates import proven, source_of
+
+
+@pytest.mark.parametrize(
+    ("variant", "head_dims", "queries", "buffers"),
+    [
+        ("full", (64, 64), 64, 2),
+        ("full", (40, 64), 128, 1),
+        ("full", (128, 96), 64, 3),
+        ("causal", (128, 128), 64, 2),
+        ("causal", (64, 64), 128, 2),
+        ("causal", (64, 128), 64, 1),
+        ("window", (64, 64), 64, 1),
+        ("window", (64, 24), 128, 3),
+    ],
+)
+def test_every_mask_and_tile_is_exact(variant: str, head_dims: tuple[int, int], queries: int, buffers: int) -> None:
+    head_dim, head_dim_v = head_dims
+    spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=head_dim, head_dim_v=head_dim_v, op="backward")
+    outcome = proven(source_of(spec, BLOCK_M=queries, num_stages=buffers), spec)
+    assert isinstance(outcome, Proof), outcome
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_the_order_in_which_things_happen_changes_nothing(seed: int) -> None:
+    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64, op="backward")
+    outcome = proven(source_of(spec), spec, seed)
+    assert isinstance(outcome, Proof), outcome
