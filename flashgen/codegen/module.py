@@ -10,6 +10,7 @@ from flashgen.codegen.kernel import Kernel, kernel_names, render_kernels
 from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
 from flashgen.families import GLUON_TRITONS, GluonSm90BackwardConfig, GluonSm90Config, TlBackwardConfig
+from flashgen.families.gluon_sm90_backward import dq_columns_of
 from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -189,6 +190,7 @@ def _config_arguments(row: Row) -> str:
     positional = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
     shown = {name: knobs[name] for name in positional}
     if isinstance(row.config, GluonSm90BackwardConfig):
+        shown |= {"dq_columns": dq_columns_of(row.spec, row.config)}
         tiling = (f"{name}={value}" for name, value in shown.items())
         return _call("config=HopperBackwardConfig", [names["bwd"], *tiling], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}

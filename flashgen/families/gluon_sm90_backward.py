@@ -16,16 +16,18 @@ from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec
 
 _GROUPS = 2
-_MAX_HEAD_DIM = 128  # dK and dV of 64 keys sit in one warp group's registers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GluonSm90BackwardConfig(KernelConfig):
-    """The common knobs: a program keeps BLOCK_N = 128 keys, 64 a consumer, and steps over BLOCK_M queries, of which
-    num_stages blocks are in shared memory at once; num_warps is each warp group's."""
+    """The common knobs: a program keeps BLOCK_N keys and steps over BLOCK_M queries, of which num_stages blocks are in
+    shared memory at once; num_warps is each warp group's.
+
+    Of 128 keys each of two consumers holds dK and dV of 64; of 64, one consumer holds dK and one dV, as heads of more
+    than 128 columns ask for.
+    """
 
     family: str = "gluon_sm90_backward"
-    BLOCK_N: int = _GROUPS * GROUP_ROWS
     num_warps: int = 4
 
     def __post_init__(self) -> None:
@@ -42,7 +44,7 @@ class GluonSm90BackwardConfig(KernelConfig):
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
-    "BLOCK_N": (_GROUPS * GROUP_ROWS,),
+    "BLOCK_N": (64, 128),
     "num_warps": (4,),
     "num_stages": (1, 2, 3),
 }
@@ -59,33 +61,39 @@ class GluonSm90BackwardFamily(Family):
             return why
         if spec.features:
             return f"it has no {spec.features[0]}"
-        if max(spec.block_d, spec.block_dv) > _MAX_HEAD_DIM:
-            widest = max(spec.head_dim, spec.head_dim_v)
-            return f"head_dim {widest} does not fit its registers; allowed: up to {_MAX_HEAD_DIM}"
-        if spec.block_d < 64:
-            return f"half of head_dim {spec.head_dim} is less than a matmul's columns; allowed: above 32"
+        if spec.block_d // _GROUPS < (least := 64 if _keys(spec) == GROUP_ROWS else 32):
+            return (
+                f"half of head_dim {spec.head_dim} is less than the {least} columns of dQ that a consumer adds at once"
+            )
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
         return dict(_VALUES)
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
+        if _keys(spec) != config.BLOCK_N:
+            return f"heads of {spec.block_d} and {spec.block_dv} columns take {_keys(spec)} keys"
         if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
             return "scores of 128 queries leave no registers for dK and dV of 128 columns"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
         size, queries, keys, copies = spec.element_bytes, config.BLOCK_M, config.BLOCK_N, config.num_stages
-        dq_columns = spec.block_d // 2 if queries == 64 else spec.block_d
-        return (
+        wide = keys == GROUP_ROWS
+        dq_columns = dq_columns_of(spec, config)
+        tiles = (
             SharedTile(name="Q", rows=queries, columns=spec.block_d, element_bytes=size, copies=copies),
-            SharedTile(name="dO", rows=queries, columns=spec.block_dv, element_bytes=size, copies=copies),
+            SharedTile(
+                name="dO", rows=queries, columns=spec.block_dv, element_bytes=size, copies=1 if wide else copies
+            ),
             SharedTile(name="lse2, delta", rows=2, columns=queries, element_bytes=4, copies=copies),
             SharedTile(name="K", rows=keys, columns=spec.block_d, element_bytes=size),
             SharedTile(name="V", rows=keys, columns=spec.block_dv, element_bytes=size),
             SharedTile(name="dS", rows=keys, columns=queries, element_bytes=size, copies=2),
             SharedTile(name="dQ", rows=_GROUPS * GROUP_ROWS, columns=dq_columns, element_bytes=4),
         )
+        p = SharedTile(name="P", rows=keys, columns=queries, element_bytes=4)
+        return (*tiles, p) if wide else tiles
 
     def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
         return (
@@ -102,14 +110,27 @@ class GluonSm90BackwardFamily(Family):
         )
 
     def kernel_templates(self, spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
-        return {"bwd": "kernel/backward_gluon_sm90.py.jinja"}
+        wide = "_wide" if config.BLOCK_N == GROUP_ROWS else ""
+        return {"bwd": f"kernel/backward_gluon_sm90{wide}.py.jinja"}
 
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
-        return f"hopper{config.BLOCK_M}"
+        return f"hopper{config.BLOCK_M}" + ("_wide" if config.BLOCK_N == GROUP_ROWS else "")
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         rows = [(64, 2), (64, 3), (128, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2), (64, 1)]
-        return tuple(GluonSm90BackwardConfig(BLOCK_M=m, num_stages=s) for m, s in rows)
+        return tuple(GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s) for m, s in rows)
+
+
+def _keys(spec: AttentionSpec) -> int:
+    """The keys of a program: as many as leave room in the registers for their dK and dV."""
+    return GROUP_ROWS if max(spec.block_d, spec.block_dv) > 128 else _GROUPS * GROUP_ROWS
+
+
+def dq_columns_of(spec: AttentionSpec, config: KernelConfig) -> int:
+    """Columns of dQ that one consumer adds at once, for 64 queries."""
+    if config.BLOCK_N == GROUP_ROWS:
+        return 64
+    return spec.block_d // _GROUPS if config.BLOCK_M == GROUP_ROWS else spec.block_d
 
 
 GLUON_SM90_BACKWARD = GluonSm90BackwardFamily()

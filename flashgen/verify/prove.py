@@ -128,11 +128,9 @@ def _runs(
     return runs
 
 
-def _judged(
-    direction: Pass, probe: str, runs: list[Results], tensors: Tensors, unordered: tuple[str, ...]
-) -> Finding:
-    """What the runs show; of several outputs the worst counts. Those in `unordered`, whose terms are added in any order,
-    may differ from run to run, and are judged in each."""
+def _judged(direction: Pass, probe: str, runs: list[Results], tensors: Tensors, unordered: tuple[str, ...]) -> Finding:
+    """What the runs show; of several outputs the worst counts. Those in `unordered`, whose terms are added up in any
+    order, may differ from run to run, and are judged in each."""
     if (flaw := _flaw(runs, tensors, unordered)) is not None:
         return Finding(probe=probe, ratio=math.inf, detail=flaw)
     expected = direction.expect(tensors)

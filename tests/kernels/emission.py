@@ -120,7 +120,7 @@ GLUON_KNOBS: dict[str, Any] = {
 
 def gluon_backward_rows_of(dtypes: tuple[Dtype, ...]) -> tuple[Row, ...]:
     """A rule in Gluon for each mask."""
-    config = GluonSm90BackwardConfig(BLOCK_M=64, num_stages=2)
+    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
     return tuple(
         Row(spec=spec_of(variant, dtypes[0], 64, op="backward"), dtypes=dtypes, config=config)
         for variant in ("full", "causal", "window")
@@ -129,8 +129,8 @@ def gluon_backward_rows_of(dtypes: tuple[Dtype, ...]) -> tuple[Row, ...]:
 
 def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
-    for row, rows in product(gluon_backward_rows_of((dtype,)), (64, 128)):
-        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=rows, num_stages=2)
+    for row, tile in product(gluon_backward_rows_of((dtype,)), ((64, 128), (128, 128), (64, 64))):
+        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices["heads_per_group"] = (1,)
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):

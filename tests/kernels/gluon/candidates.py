@@ -22,7 +22,8 @@ def source_of(spec: AttentionSpec, **knobs: Any) -> str:
 
 def config_of(spec: AttentionSpec, **knobs: Any) -> KernelConfig:
     if spec.op == "backward":
-        return GluonSm90BackwardConfig(**{"BLOCK_M": 64, "num_stages": 2} | knobs)
+        keys = 64 if max(spec.block_d, spec.block_dv) > 128 else 128
+        return GluonSm90BackwardConfig(**{"BLOCK_M": 64, "BLOCK_N": keys, "num_stages": 2} | knobs)
     tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2, "longest_first": spec.mask != "full"}
     return GluonSm90Config(**tile | knobs)
 

@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -149,6 +150,10 @@ class Tile:
 
     data: torch.Tensor
     writer: str | None = None
+
+    @property
+    def type(self) -> SimpleNamespace:
+        return SimpleNamespace(shape=list(self.data.shape))
 
     def permute(self, order: tuple[int, ...]) -> Tile:
         return Tile(self.data.permute(order))

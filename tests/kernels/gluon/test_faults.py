@@ -57,6 +57,20 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
 ]  # fmt: skip
 
 
+WIDE_FAULTS: list[tuple[str, str, str, str]] = [
+    ("P is overwritten before it was read", "        if step > 0:  # the other",
+     "        if step > 4096:  # the other", ""),
+    ("P is used before it is there", "mbarrier.wait(p_full.index(0), step & 1)", "pass", ""),
+    ("dK is stored over a K that is multiplied", "mbarrier.wait(done.index(0), 0)", "pass", ""),
+    ("dS is used before it is there", "    if num_steps > 0:\n        mbarrier.wait(",
+     "    if num_steps > 0:\n        (", ""),
+    ("dO is released while it is multiplied", "        dv = warpgroup_mma_wait(0, deps=(dv,))\n",
+     "        _gl_release(do_empty, step)\n        dv = warpgroup_mma_wait(0, deps=(dv,))\n", ""),
+    ("the last step has no dQ", "    if num_steps > 0:", "    if num_steps < 0:", ""),
+    ("dQ of the last step goes to this one", "last_h, last_m = off_h, start_m", "last_m = start_m", ""),
+    ("half of dQ is left out", "(HALF + 1) * COLUMNS, 64)", "(HALF + 1) * COLUMNS - 64, 64)", ""),
+    ("dQ is overwritten before it has left", "        tma.store_wait(0)  # for", "        # for", ""),
+]  # fmt: skip
 BACKWARD_FAULTS: list[tuple[str, str, str, str]] = [
     ("Q is never released", "_gl_release(q_empty, step)", "pass", BLOCKED),
     ("dO is released while it is multiplied", "        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))",
@@ -86,10 +100,14 @@ def rejection(source: str, spec: AttentionSpec) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"), [each[1:] for each in BACKWARD_FAULTS], ids=[each[0] for each in BACKWARD_FAULTS]
+    ("head_dim", "old", "new", "says"),
+    [(64, *each[1:]) for each in BACKWARD_FAULTS] + [(192, *each[1:]) for each in WIDE_FAULTS],
+    ids=[each[0] for each in BACKWARD_FAULTS] + [f"wide, {each[0]}" for each in WIDE_FAULTS],
 )
-def test_a_fault_planted_in_the_backward_is_found(old: str, new: str, says: str) -> None:
-    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64, op="backward")
+def test_a_fault_planted_in_the_backward_is_found(head_dim: int, old: str, new: str, says: str) -> None:
+    spec = AttentionSpec.of_variant(
+        "causal", dtype="fp16", head_dim=head_dim, head_dim_v=min(head_dim, 128), op="backward"
+    )
     source = source_of(spec)
     assert old in source
     assert says in rejection(source.replace(old, new), spec)
