@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import click
 
@@ -13,14 +14,39 @@ from flashgen.config import KernelConfig
 from flashgen.errors import TunedConfigError
 from flashgen.families import FAMILIES, serving
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec, Op, Workload
+from flashgen.spec import AttentionSpec, Dtype, Op, Workload
 from flashgen.store.codec import decode_config, decode_file
 from flashgen.store.entry import TunedFile
 from flashgen.store.files import read_tuned, tuned_path
 from flashgen.store.lookup import find_entry
 from flashgen.store.strict_yaml import load
 
+_SPEC_KEY = re.compile(r"(?P<op>\w+)-(?P<dtype>\w+)-d(?P<head_dim>\d+)(?:v(?P<head_dim_v>\d+))?-(?P<variant>[a-z-]+)")
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+
+
+def parse_spec(key: str) -> AttentionSpec:
+    """The spec of a key such as `forward-bf16-d128-causal`: what AttentionSpec.key gives.
+
+    Raises:
+        BadParameter: a text that is no such key.
+        SpecError: a part of it that is not one of those allowed.
+    """
+    found = _SPEC_KEY.fullmatch(key)
+    if found is None:
+        raise click.BadParameter(
+            f"{key!r} is no OP-DTYPE-dN-MASK[-FEATURE...] such as forward-bf16-d128-causal or "
+            "backward-fp16-d192v128-window-softcap",
+            param_hint="--spec",
+        )
+    head_dim = int(found["head_dim"])
+    return AttentionSpec.of_variant(
+        found["variant"].replace("-", "_"),
+        dtype=cast(Dtype, found["dtype"]),
+        head_dim=head_dim,
+        head_dim_v=int(found["head_dim_v"] or head_dim),
+        op=cast(Op, found["op"]),
+    )
 
 
 def parse_config(text: str, op: Op = "forward") -> KernelConfig:

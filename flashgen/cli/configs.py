@@ -1,22 +1,21 @@
-"""`flashgen configs`: what the files of tuned_configs say, and how two of them join or differ."""
+"""`flashgen configs`: what the files of tuned_configs say, whether it stands, and how two of them join or differ."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from flashgen.cli import options
+from flashgen.cli.configs_check import check
+from flashgen.cli.configs_portability import portability
 from flashgen.cli.output import print_json, print_line, print_table
-from flashgen.errors import Drift, OutputError, TunedConfigError
+from flashgen.errors import Drift, OutputError
 
 if TYPE_CHECKING:
     from flashgen.store.entry import TunedEntry, TunedFile
 
-_OTHER_KERNELS = "kernels: "  # how a change of a rule's kernels begins, among those of its tools
 _RULE_COLUMNS = ("kernel", "dtypes", "keys", "config", "time", "TFLOP/s", "ties", "shared", "error/allowed")
 
 _directory = options.configs("Directory of tuned configs.")
@@ -25,6 +24,10 @@ _directory = options.configs("Directory of tuned configs.")
 @click.group("configs")
 def command() -> None:
     """List, show, check, compare and merge tuned configs, DIR/<gpu>/<op>.yaml."""
+
+
+command.add_command(check)
+command.add_command(portability)
 
 
 def _or_shipped(configs: Path | None) -> Path:
@@ -100,63 +103,6 @@ def _row(entry: TunedEntry) -> tuple[object, ...]:
         entry.resources.shared_bytes,
         f"{entry.proof.worst_ratio:.2f}",
     )
-
-
-@command.command("check")
-@_directory
-@options.as_json
-def check(configs: Path | None, as_json: bool) -> None:
-    """Read every file strictly, and compare the tools its rules were made with to those that are here.
-
-    Exits 2 if a file is malformed, and 6 if the kernels of a rule would be written otherwise today: what would be
-    emitted is then not what was proven. Other versions of torch or triton are listed only.
-    """
-    from flashgen.compiler.toolchain import toolchain
-    from flashgen.store.directory import rule_paths
-
-    found = [_checked(path) for path in rule_paths(_or_shipped(configs))]
-    if as_json:
-        print_json({"toolchain": asdict(toolchain()), "files": found})
-    else:
-        _print_checks(found)
-    _exit_for({each["state"] for each in found})
-
-
-def _checked(path: Path) -> dict[str, Any]:
-    """What is wrong with a file: its error, or how many rules were made with what else."""
-    from flashgen.compiler.toolchain import toolchain_of
-    from flashgen.store.directory import read_rules
-    from flashgen.store.lookup import staleness
-
-    where = {"path": str(path), "gpu": path.parent.name, "op": path.stem}
-    try:
-        file = read_rules(path)
-    except TunedConfigError as error:
-        return where | {"state": "malformed", "rules": None, "error": str(error), "made_with": {}}
-    # A line is `<rule>: <tool>: <version> -> <version here>`, and a rule's label has no colon.
-    changes = Counter(line.partition(": ")[2] for line in staleness(file, toolchain_of))
-    stale = any(change.startswith(_OTHER_KERNELS) for change in changes)
-    state = "stale" if stale else "other tools" if changes else "ok"
-    return where | {"state": state, "rules": len(file.entries), "error": None, "made_with": dict(changes)}
-
-
-def _print_checks(found: list[dict[str, Any]]) -> None:
-    columns = ("gpu", "op", "state", "rules", "path")
-    print_table("", columns, [tuple(each[name] for name in columns) for each in found], right=("rules",))
-    for each in found:
-        if each["error"]:
-            print_line(each["error"])
-    totals: Counter[str] = Counter()
-    for each in found:
-        for change, count in each["made_with"].items():  # hashes of kernels differ from rule to rule, and say no more
-            totals["kernels than today's templates write" if change.startswith(_OTHER_KERNELS) else change] += count
-    for change, count in totals.items():
-        print_line(f"{count} rules were made with other {change}")
-
-
-def _exit_for(states: set[str]) -> None:
-    code = TunedConfigError.exit_code if "malformed" in states else Drift.exit_code if "stale" in states else 0
-    click.get_current_context().exit(code)
 
 
 @command.command("diff")

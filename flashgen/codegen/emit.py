@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashgen import __version__
 from flashgen.codegen.device_names import device_pattern, short_name
 from flashgen.codegen.facts import facts_of, gpu_comment
+from flashgen.codegen.feasible import require_fit
 from flashgen.codegen.module import GpuTable, ModuleContent, Row, render_module
 from flashgen.codegen.request import EmitRequest
 from flashgen.codegen.rules import Case, Heads, RuleSet, cases_of, rule_sets
@@ -53,12 +54,16 @@ def emit(request: EmitRequest) -> Emission:
     Raises:
         SpecError: features that no mask which is asked for is written with.
         TunedConfigError: a file that is missing or malformed, or no portable rule for what is to be served.
+        NoFeasibleConfig: a rule needs more shared memory than a GPU has that it is for.
         TemplateError: a template is wrong.
     """
     files = [_read(request, op) for op in request.ops]
     cases = _cases(files[0], request)
     served = [_narrowed(each, cases, request) for each in files]
     _require_any_length([one for each in served for one in each.portable], request)
+    for each in served:
+        for slug, sets in (*each.tables.items(), (PORTABLE, each.portable)):
+            require_fit(_used(sets), slug, request.configs)
     content = _content(request, served, cases)
     sources = tuple(source for each in files for source in (*each.tuned, *each.fallback))
     notes = tuple(note for each in served for note in _notes(each, request))
