@@ -1,4 +1,5 @@
-"""Times every config of a restricted space on this machine's GPU: the table that searches are judged by.
+"""Times every config of a restricted space on this machine's GPU: the table that searches are judged by, and one that
+the cost model is fitted to.
 
     python benchmarks/exhaustive.py --out benchmarks/data/exhaustive-nvidia-h200-d128-causal.json
     python benchmarks/search_honesty.py benchmarks/data/exhaustive-nvidia-h200-d128-causal.json
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from flashgen.compiler.toolchain import toolchain
 from flashgen.families import TL, TlConfig
 from flashgen.hardware.resolve import resolve
 from flashgen.outcome import Rejected
+from flashgen.resources.limits import over_limit
 from flashgen.spec import AttentionSpec, Workload
-from flashgen.tune.evaluate import over_limit, usable
+from flashgen.tune.evaluate import usable
 from flashgen.tune.measured import MeasuredStages
 from flashgen.tune.stages import Candidate, Compiled, score_us
 
@@ -52,7 +55,12 @@ def main() -> None:
             rejected = times if isinstance(times, Rejected) else None
             us = None if isinstance(times, Rejected) else round(score_us(times), 2)
         rows.append(
-            {"config": configs[index].knobs(), "us": None if rejected else us, "reason": rejected and rejected.reason}
+            {
+                "config": configs[index].knobs(),
+                "us": None if rejected else us,
+                "reason": rejected and rejected.reason,
+                "resources": None if rejected or isinstance(answer, Rejected) else asdict(answer),
+            }
         )
     versions = toolchain()
     document = {

@@ -10,9 +10,9 @@ Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0
                allowed, bf16, fp16 on the GPU
                nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), worst error 0.63 of the
                allowed, bf16, fp16 on the GPU
-               portable forward: 46 to 72 probes a rule of suite quick (aee6c043899d), worst error 0.38 of the
+               portable forward: 46 to 72 probes a rule of suite quick (340e9d076bde), worst error 0.38 of the
                allowed, fp16 in the interpreter
-               portable backward: 44 to 57 probes a rule of suite quick (aee6c043899d), worst error 0.51 of the
+               portable backward: 44 to 57 probes a rule of suite quick (340e9d076bde), worst error 0.51 of the
                allowed, fp16 in the interpreter
 Compiled with  triton 3.6.0, torch 2.11.0; triton 3.6.0, torch 2.13.0+cpu
 
@@ -4128,7 +4128,7 @@ PORTABLE = (
         head_dim_v=128,
         variant="full",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_full, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
+        config=Config(_attn_fwd_full, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
     ),
     Rule(
         op="forward",
@@ -4137,7 +4137,7 @@ PORTABLE = (
         head_dim_v=128,
         variant="causal",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_causal_longest, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
+        config=Config(_attn_fwd_causal_longest, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
     ),
     Rule(
         op="forward",
@@ -4146,7 +4146,7 @@ PORTABLE = (
         head_dim_v=128,
         variant="window",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_window_longest, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
+        config=Config(_attn_fwd_window_longest, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
     ),
     Rule(
         op="forward",
@@ -4155,7 +4155,7 @@ PORTABLE = (
         head_dim_v=128,
         variant="window_softcap",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_window_softcap_longest, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
+        config=Config(_attn_fwd_window_softcap_longest, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
     ),
     Rule(
         op="forward",
@@ -4164,7 +4164,7 @@ PORTABLE = (
         head_dim_v=256,
         variant="full",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_full, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
+        config=Config(_attn_fwd_full, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=1),
     ),
     Rule(
         op="forward",
@@ -4198,6 +4198,54 @@ PORTABLE = (
         dtypes=(torch.bfloat16, torch.float16),
         head_dim=64,
         head_dim_v=64,
+        variant="full",
+        max_seqlen_k=None,
+        config=BackwardConfig(
+            dkdv=Pass(_attn_bwd_dkdv_full, BLOCK_M=32, BLOCK_N=64, num_warps=4, num_stages=2),
+            dq=Pass(_attn_bwd_dq_full, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="causal",
+        max_seqlen_k=None,
+        config=BackwardConfig(
+            dkdv=Pass(_attn_bwd_dkdv_causal, BLOCK_M=32, BLOCK_N=64, num_warps=4, num_stages=2),
+            dq=Pass(_attn_bwd_dq_causal, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="window",
+        max_seqlen_k=None,
+        config=BackwardConfig(
+            dkdv=Pass(_attn_bwd_dkdv_window, BLOCK_M=32, BLOCK_N=64, num_warps=4, num_stages=2),
+            dq=Pass(_attn_bwd_dq_window, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="window_softcap",
+        max_seqlen_k=None,
+        config=BackwardConfig(
+            dkdv=Pass(_attn_bwd_dkdv_window_softcap, BLOCK_M=32, BLOCK_N=64, num_warps=4, num_stages=2),
+            dq=Pass(_attn_bwd_dq_window_softcap, BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=2),
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
         variant="full",
         max_seqlen_k=None,
         config=BackwardConfig(
@@ -4208,8 +4256,8 @@ PORTABLE = (
     Rule(
         op="backward",
         dtypes=(torch.bfloat16, torch.float16),
-        head_dim=64,
-        head_dim_v=64,
+        head_dim=128,
+        head_dim_v=128,
         variant="causal",
         max_seqlen_k=None,
         config=BackwardConfig(
@@ -4220,8 +4268,8 @@ PORTABLE = (
     Rule(
         op="backward",
         dtypes=(torch.bfloat16, torch.float16),
-        head_dim=64,
-        head_dim_v=64,
+        head_dim=128,
+        head_dim_v=128,
         variant="window",
         max_seqlen_k=None,
         config=BackwardConfig(
@@ -4231,62 +4279,14 @@ PORTABLE = (
     ),
     Rule(
         op="backward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=64,
-        head_dim_v=64,
+        dtypes=(torch.bfloat16,),
+        head_dim=128,
+        head_dim_v=128,
         variant="window_softcap",
         max_seqlen_k=None,
         config=BackwardConfig(
             dkdv=Pass(_attn_bwd_dkdv_window_softcap, BLOCK_M=32, BLOCK_N=64, num_warps=8, num_stages=1),
             dq=Pass(_attn_bwd_dq_window_softcap, BLOCK_M=64, BLOCK_N=32, num_warps=8, num_stages=1),
-        ),
-    ),
-    Rule(
-        op="backward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=128,
-        head_dim_v=128,
-        variant="full",
-        max_seqlen_k=None,
-        config=BackwardConfig(
-            dkdv=Pass(_attn_bwd_dkdv_full, BLOCK_M=16, BLOCK_N=64, num_warps=8, num_stages=1),
-            dq=Pass(_attn_bwd_dq_full, BLOCK_M=64, BLOCK_N=16, num_warps=8, num_stages=1),
-        ),
-    ),
-    Rule(
-        op="backward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=128,
-        head_dim_v=128,
-        variant="causal",
-        max_seqlen_k=None,
-        config=BackwardConfig(
-            dkdv=Pass(_attn_bwd_dkdv_causal, BLOCK_M=16, BLOCK_N=64, num_warps=8, num_stages=1),
-            dq=Pass(_attn_bwd_dq_causal, BLOCK_M=64, BLOCK_N=16, num_warps=8, num_stages=1),
-        ),
-    ),
-    Rule(
-        op="backward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=128,
-        head_dim_v=128,
-        variant="window",
-        max_seqlen_k=None,
-        config=BackwardConfig(
-            dkdv=Pass(_attn_bwd_dkdv_window, BLOCK_M=16, BLOCK_N=64, num_warps=8, num_stages=1),
-            dq=Pass(_attn_bwd_dq_window, BLOCK_M=64, BLOCK_N=16, num_warps=8, num_stages=1),
-        ),
-    ),
-    Rule(
-        op="backward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=128,
-        head_dim_v=128,
-        variant="window_softcap",
-        max_seqlen_k=None,
-        config=BackwardConfig(
-            dkdv=Pass(_attn_bwd_dkdv_window_softcap, BLOCK_M=16, BLOCK_N=64, num_warps=8, num_stages=1),
-            dq=Pass(_attn_bwd_dq_window_softcap, BLOCK_M=64, BLOCK_N=16, num_warps=8, num_stages=1),
         ),
     ),
     Rule(
@@ -4335,6 +4335,18 @@ PORTABLE = (
         config=BackwardConfig(
             dkdv=Pass(_attn_bwd_dkdv_window_softcap, BLOCK_M=16, BLOCK_N=32, num_warps=4, num_stages=1),
             dq=Pass(_attn_bwd_dq_window_softcap, BLOCK_M=32, BLOCK_N=16, num_warps=4, num_stages=1),
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.float16,),
+        head_dim=128,
+        head_dim_v=128,
+        variant="window_softcap",
+        max_seqlen_k=None,
+        config=BackwardConfig(
+            dkdv=Pass(_attn_bwd_dkdv_window_softcap, BLOCK_M=16, BLOCK_N=64, num_warps=4, num_stages=1),
+            dq=Pass(_attn_bwd_dq_window_softcap, BLOCK_M=64, BLOCK_N=16, num_warps=4, num_stages=1),
         ),
     ),
 )

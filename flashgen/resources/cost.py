@@ -1,8 +1,8 @@
 """The cost model: cycles of one tile step by named terms, and the kernel time they add up to.
 
 It orders candidates where none can be timed, and proposes the first ones where they can. Its constants were fitted on
-one GPU (benchmarks/fit_cost_model.py on benchmarks/data/), so its times are predictions and say so wherever they go.
-The fit is the forward's. The backward has its own count of matmuls and steps and the same constants, which were not
+one GPU (resources/fit.py says how well), so its times are predictions and say so wherever they go. The fit is the
+forward's, of family tl. The backward has its own count of matmuls and steps and the same constants, which were not
 fitted to it; each pass is charged what the more demanding kernel needs, and the model does not see that passes are
 merged, or that dP comes first.
 """
@@ -15,53 +15,51 @@ from flashgen.config import KernelConfig
 from flashgen.families import FAMILIES, PassShape
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Resources
+from flashgen.resources.fit import H200, Fit
 from flashgen.resources.occupancy import blocks_per_sm
 from flashgen.spec import AttentionSpec, Workload
 
 _EX2_PER_CLOCK = 16  # MUFU results a clock and SM (CUDA C++ Programming Guide, arithmetic throughput, 7.5 to 12.0)
 _FP32_PER_CLOCK = 128  # fp32 results a clock and SM (the same table, 8.6 and later; 64 on 7.5 and 8.0)
 _L2_BYTES_PER_CLOCK = 64  # an SM's read port to the L2
-_WARPS_PER_GROUP = 4  # the warps of one tensor-core group; groups overlap each other's softmax and matmuls
+_WARPS_PER_GROUP = 4  # the warps of one tensor-core group
+_BUFFERS_IN_USE = 2  # of the pipeline's: a matmul that runs still reads the one before
 _FEATURE_OPERATIONS = {"alibi": 4, "bias": 2, "dropout": 11}  # a score, as templates/concern/ writes them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """What the terms are multiplied by."""
-
-    mma: float = 1.69  # over the dense peak
-    ex2: float = 0.78
-    elementwise: float = 7.6  # fp32 operations a score: maximum, subtract, scale, add, convert, mask
-    rescale: float = 5.0  # fp32 operations an accumulator element and step
-    load: float = 0.075  # share of a tile's L2 time that a deep pipeline leaves exposed; twice that with 2 stages
-    spill: float = 4.8  # cycles a spilled byte and step
-    # Not fitted: what decides between configs that the terms above cannot tell apart. In benchmarks/data/ the best
-    # causal config takes 584.5 us with TMA and 623.6 with pointers; of the order of tiles only the direction is known.
-    pointers: float = 1.06  # of a step on a GPU with TMA whose config does not use it
-    short_first: float = 1.02  # of a causal call whose longest tiles do not start first
-
-
-H200 = Fit()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StepCost:
-    """SM cycles of one step of one block: a tile of scores."""
+    """SM cycles of one step of one block, a tile of scores: each unit's if it had the SM to itself.
+
+    `load` is what one block alone would wait for its loads.
+    """
 
     mma: float
     softmax: float
+    addresses: float
     load: float
     spill: float
 
     @property
-    def bound(self) -> str:
-        return "mma" if self.mma >= self.softmax else "softmax"
+    def vector(self) -> float:
+        """Of the units that are not tensor cores."""
+        return self.softmax + self.addresses
+
+    @property
+    def alone(self) -> float:
+        """From the first load to the last result, with nothing beside it."""
+        return self.mma + self.vector + self.load
 
 
 def step_cost(
-    spec: AttentionSpec, shape: PassShape, target: GpuTarget, resources: Resources, fit: Fit = H200
+    spec: AttentionSpec,
+    config: KernelConfig,
+    shape: PassShape,
+    target: GpuTarget,
+    resources: Resources,
+    fit: Fit = H200,
 ) -> StepCost:
-    """Each unit's cycles if it had the SM to itself, in one pass of a config."""
+    """The cost of a step of `shape`, one of the passes of `config`."""
     scores, is_forward = shape.kept * shape.step, spec.op == "forward"
     flops_per_clock = target.bf16_flops / (target.sm_count * target.clock_hz) / (8 if spec.is_fp32 else 1)
     mma = 2 * scores * shape.matmul_columns / flops_per_clock
@@ -70,12 +68,18 @@ def step_cost(
     elementwise = fit.elementwise * (1 if is_forward else 2) * (2 if spec.softcap else 1)
     elementwise += sum(_FEATURE_OPERATIONS.get(feature, 0) for feature in spec.features)
     rescaled = shape.kept * shape.accumulator_columns if is_forward else 0
-    elements = shape.step * (spec.block_d + spec.block_dv) + (scores if spec.bias else 0)
-    load = elements * spec.element_bytes / _L2_BYTES_PER_CLOCK
+    loaded = shape.step * (spec.block_d + spec.block_dv) + (scores if spec.bias else 0)
+    by_pointer = not (target.has_tma and config.knobs().get("tma", True))
+    softmax = ex2 + (elementwise * scores + fit.rescale * rescaled) / _FP32_PER_CLOCK
+    addresses = fit.address * loaded / _FP32_PER_CLOCK if by_pointer else 0.0
+    arrival = loaded * spec.element_bytes / _L2_BYTES_PER_CLOCK
+    arrival += fit.unpipelined if shape.num_stages == 1 else fit.latency
+    hidden = max(0, shape.num_stages - _BUFFERS_IN_USE) * (mma + softmax + addresses)
     return StepCost(
-        mma=fit.mma * mma,
-        softmax=fit.ex2 * ex2 + (elementwise * scores + fit.rescale * rescaled) / _FP32_PER_CLOCK,
-        load=load * {1: 1.0, 2: 2 * fit.load}.get(shape.num_stages, fit.load),  # with one stage nothing hides it
+        mma=mma,
+        softmax=softmax,
+        addresses=addresses,
+        load=max(0.0, arrival - hidden),
         spill=fit.spill * resources.spill_bytes,
     )
 
@@ -104,19 +108,24 @@ def predict(
     resources: Resources,
     fit: Fit = H200,
 ) -> Prediction:
-    """Kernel time in microseconds, and the term that bounds it: of several passes their sum, and the longest's term."""
-    knobs, factor = config.knobs(), 1.0
-    factor *= fit.pointers if target.has_tma and not knobs.get("tma") else 1.0
-    factor *= fit.short_first if spec.causal and not knobs.get("longest_first", True) else 1.0
+    """Kernel time in microseconds, and what bounds it: of several passes their sum, and the longest's bound.
+
+    A pass is bound by `mma`, by `softmax`, or by `latency` where an SM holds too few blocks to fill the waits of one.
+    """
+    knobs = config.knobs()
+    factor = fit.short_first if spec.causal and not knobs.get("longest_first", True) else 1.0
+    factor *= fit.capped if knobs.get("maxnreg") else 1.0
     resident = max(1, blocks_per_sm(resources, target))
     passes: list[tuple[float, str]] = []
     for shape in FAMILIES[config.family].passes(spec, config):
-        cost = step_cost(spec, shape, target, resources, fit)
-        groups = max(1.0, resident * shape.num_warps / _WARPS_PER_GROUP)
-        long, short = max(cost.mma, cost.softmax), min(cost.mma, cost.softmax)
-        cycles = factor * (long + (short + cost.load) / groups + cost.spill)
+        cost = step_cost(spec, config, shape, target, resources, fit)
+        groups = max(1.0, shape.num_warps / _WARPS_PER_GROUP)
+        waits = cost.alone / (resident * (1 + fit.group * (groups - 1)))
+        units = {"mma": cost.mma, "softmax": cost.vector, "latency": waits}
+        cycles = sum(each**fit.overlap for each in units.values()) ** (1 / fit.overlap) + cost.spill
         busy = min(target.sm_count, programs(shape, workload))
-        passes.append((cycles * steps(spec, shape, workload) / busy / target.clock_hz * 1e6, cost.bound))
+        us = factor * cycles * steps(spec, shape, workload) / busy / target.clock_hz * 1e6
+        passes.append((us, max(units, key=units.__getitem__)))
     chip_us = sum(us for us, _ in passes)
     hbm_us = workload.min_bytes(spec) / target.hbm_bytes_per_s * 1e6
     if hbm_us > chip_us:

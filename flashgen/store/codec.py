@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from flashgen.config import KernelConfig
 from flashgen.families import FAMILIES
 from flashgen.outcome import Proof, Resources, Toolchain
+from flashgen.resources.fit import HeldOut
 from flashgen.spec import FEATURES, OPS, AttentionSpec, Workload
 from flashgen.store.entry import SCHEMA, TunedEntry, TunedFile, WorkloadRange, first_clash
 from flashgen.store.evidence import Evidence, EvidenceKind, Timing
@@ -73,17 +74,18 @@ def _timing_names(kind: EvidenceKind) -> tuple[str, ...]:
 
 def decode_entry(value: Value, op: str) -> TunedEntry:
     parts = ("spec", "dtypes", "workloads", "config", "evidence", "timings", "resources", "proof", "toolchain")
-    members = value.members(parts)
+    members = value.members(parts, ["model"])
     evidence = members["evidence"]
     kind = decode(evidence.members(["kind"], [f.name for f in fields(Evidence)])["kind"], EvidenceKind)
     timings = tuple(decode_timing(item, kind) for item in members["timings"].items())
+    model = decode_record(members["model"], HeldOut) if "model" in members else None
     return value.build(
         TunedEntry,
         spec=decode_record(members["spec"], AttentionSpec, optional=FEATURES, op=op),
         dtypes=decode(members["dtypes"], tuple[str, ...]),
         workloads=decode_record(members["workloads"], WorkloadRange),
         config=decode_config(members["config"]),
-        evidence=decode_record(evidence, Evidence, timings=timings),
+        evidence=decode_record(evidence, Evidence, timings=timings, model=model),
         resources=decode_record(members["resources"], Resources),
         proof=decode_record(members["proof"], Proof),
         toolchain=decode_record(members["toolchain"], Toolchain),
@@ -140,13 +142,15 @@ def encode_timing(timing: Timing) -> dict[str, Plain]:
 
 
 def encode_entry(entry: TunedEntry) -> dict[str, Plain]:
+    evidence, model = entry.evidence, entry.evidence.model
     return {
         "spec": encode_spec(entry.spec),
         "dtypes": list(entry.dtypes),
         "workloads": encode_record(entry.workloads),
         "config": {"family": entry.config.family, **entry.config.knobs()},
-        "evidence": encode_record(entry.evidence, without=["timings"]),
-        "timings": [encode_timing(timing) for timing in entry.evidence.timings],
+        "evidence": encode_record(evidence, without=["timings", "model"]),
+        **({} if model is None else {"model": encode_record(model)}),
+        "timings": [encode_timing(timing) for timing in evidence.timings],
         "resources": encode_record(entry.resources),
         "proof": encode_record(entry.proof),
         "toolchain": encode_record(entry.toolchain),

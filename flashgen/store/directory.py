@@ -6,10 +6,9 @@ from pathlib import Path
 
 from flashgen.errors import TunedConfigError, UnknownGpu
 from flashgen.hardware.lookup import find_gpu, slugify
+from flashgen.resources.portable import PORTABLE as PORTABLE
 from flashgen.store.entry import TunedFile
 from flashgen.store.files import read_tuned
-
-PORTABLE = "portable"  # the slug of the rules that fit any GPU
 
 
 def slug_in(directory: Path, name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from flashgen.errors import TunedConfigError
 from flashgen.outcome import Measurement, Prediction
+from flashgen.resources.fit import HeldOut
 from flashgen.spec import AttentionSpec, Workload
 
 EvidenceKind = Literal["measured", "predicted"]
@@ -90,10 +91,12 @@ class Evidence:
     """How a config did on each workload it was tuned on, and against how many others.
 
     `candidates` were timed (or predicted); `ties` of them, the winner not counted, could not be told apart from it.
-    Regret is the rule's time over the best candidate's time for that workload, less one: 0.013 is 1.3% slower.
+    Regret is the rule's time over the best candidate's time for that workload, less one: 0.013 is 1.3% slower. Beside
+    predictions, `model` says how far the cost model was off where it was checked; rules of older files have none.
 
     Raises:
-        TunedConfigError: timings of the other kind, none, two of one workload, or counts and regrets that cannot be.
+        TunedConfigError: timings of the other kind, none, two of one workload, counts and regrets that cannot be, or a
+            check of the cost model beside measurements.
     """
 
     kind: EvidenceKind
@@ -102,6 +105,7 @@ class Evidence:
     candidates: int
     worst_regret: float
     mean_regret: float
+    model: HeldOut | None = None
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.timings, key=lambda timing: timing.workload))
@@ -120,6 +124,7 @@ class Evidence:
                 f"ties {self.ties} is not from 0 to the {self.candidates} candidates less the winner"
             )
         self._check_regrets()
+        self._check_model()
 
     def _check_regrets(self) -> None:
         # The mean of equal numbers may exceed them by a rounding error.
@@ -127,3 +132,21 @@ class Evidence:
             raise TunedConfigError(
                 f"mean_regret {self.mean_regret} and worst_regret {self.worst_regret} are not 0 <= mean <= worst"
             )
+
+    def _check_model(self) -> None:
+        model = self.model
+        if model is None:
+            return
+        if self.kind != "predicted":
+            raise TunedConfigError("a check of the cost model beside measured evidence; it says nothing about that")
+        if model.specs < 1 or not -1 <= model.rank_correlation <= 1:
+            raise TunedConfigError(
+                f"a cost model checked on {model.specs} specs with rank correlation {model.rank_correlation}: "
+                "there is at least one spec, and a correlation is from -1 to 1"
+            )
+        if not 0 <= model.top5_regret <= model.first_regret < math.inf:
+            raise TunedConfigError(
+                f"top5_regret {model.top5_regret} and first_regret {model.first_regret} are not 0 <= top5 <= first"
+            )
+        if not 0 <= model.error < math.inf:
+            raise TunedConfigError(f"error {model.error} of a cost model is not a number from 0 on")

@@ -1,8 +1,9 @@
-"""Adding a rule to the file of its GPU and op, as soon as it is found: what comes after it may fail."""
+"""Adding rules to the file of their GPU and op, as soon as they are found: what comes after them may fail."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,16 +42,16 @@ class RuleFile:
         if not os.access(place, os.W_OK | os.X_OK) or (self.path.exists() and not os.access(self.path, os.W_OK)):
             raise OutputError(f"{self.directory}: cannot be written to: no permission for {place}")
 
-    def add(self, entry: TunedEntry) -> bool:
-        """Merges the rule into the file; False where a measured rule holds against this predicted one.
+    def add(self, entries: Sequence[TunedEntry]) -> tuple[TunedEntry, ...]:
+        """Merges the rules into the file; those that it has now, less any that a measured one holds against.
 
         Raises:
             OutputError: the file cannot be written.
             TunedConfigError: the file that is there is malformed.
         """
-        new = TunedFile(gpu=self.gpu, op=self.op, command=self.command, entries=(entry,))
+        new = TunedFile(gpu=self.gpu, op=self.op, command=self.command, entries=tuple(entries))
         file = merge(read_tuned(self.path, gpu=self.gpu, op=self.op), new) if self.path.exists() else new
-        if entry not in file.entries:
-            return False
-        write_tuned(self.path, file)
-        return True
+        added = tuple(entry for entry in entries if entry in file.entries)
+        if added:
+            write_tuned(self.path, file)
+        return added

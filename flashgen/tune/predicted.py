@@ -12,6 +12,7 @@ from flashgen.families import FAMILIES, PassShape
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Rejected, Resources
 from flashgen.resources.cost import predict
+from flashgen.resources.limits import over_limit
 from flashgen.resources.sram import sram_bound
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.evidence import EvidenceKind
@@ -62,13 +63,20 @@ def predicted_times(compiled: Compiled, target: GpuTarget, workloads: Sequence[W
 def promising(
     configs: Sequence[KernelConfig], spec: AttentionSpec, target: GpuTarget, workloads: Sequence[Workload], limit: int
 ) -> list[KernelConfig]:
-    """The `limit` configs that the cost model expects to be fastest, before any of them is compiled."""
+    """The `limit` configs that the cost model expects to be fastest, before any of them is compiled, best first.
 
-    def expected_us(config: KernelConfig) -> float:
+    Those that seem to need more than they may come last. Of configs that the model cannot tell apart it names one.
+    """
+
+    def expected(config: KernelConfig) -> tuple[bool, float]:
         guess = Compiled(candidate=Candidate(spec, config), resources=estimate(spec, config, target))
-        return score_us(predicted_times(guess, target, workloads))
+        us = score_us(predicted_times(guess, target, workloads))
+        return over_limit(guess.resources, target) is not None, us
 
-    return sorted(configs, key=lambda config: (expected_us(config), config.key))[:limit]
+    different: dict[tuple[bool, float], KernelConfig] = {}
+    for config in sorted(configs, key=lambda config: config.key):
+        different.setdefault(expected(config), config)
+    return [different[rank] for rank in sorted(different)[:limit]]
 
 
 def estimate(spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> Resources:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import TunedConfigError
 from flashgen.outcome import Measurement, Prediction
+from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
 from flashgen.store.evidence import Timing
@@ -101,6 +102,29 @@ def test_impossible_evidence_is_refused(
 ) -> None:
     with pytest.raises(TunedConfigError, match=message):
         replace(make_entry().evidence, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"specs": 0}, "checked on 0 specs"),
+        ({"rank_correlation": 1.1}, "rank correlation 1.1"),
+        ({"top5_regret": 0.5, "first_regret": 0.4}, "are not 0 <= top5 <= first"),
+        ({"first_regret": math.inf}, "are not 0 <= top5 <= first"),
+        ({"top5_regret": math.nan}, "are not 0 <= top5 <= first"),
+        ({"error": math.nan}, "error nan of a cost model"),
+    ],
+)
+def test_impossible_checks_of_the_cost_model_are_refused(
+    make_entry: Callable[..., TunedEntry], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TunedConfigError, match=message):
+        replace(make_entry(kind="predicted").evidence, model=replace(HELD_OUT, **changes))
+
+
+def test_a_check_of_the_cost_model_does_not_go_with_measurements(make_entry: Callable[..., TunedEntry]) -> None:
+    with pytest.raises(TunedConfigError, match="beside measured evidence"):
+        replace(make_entry().evidence, model=HELD_OUT)
 
 
 def test_two_timings_of_one_workload_are_refused(make_entry: Callable[..., TunedEntry]) -> None:

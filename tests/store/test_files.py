@@ -19,6 +19,7 @@ from flashgen.errors import OutputError, TunedConfigError
 from flashgen.families import serving
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Resources, Toolchain
+from flashgen.resources.fit import HELD_OUT, HeldOut
 from flashgen.spec import DTYPES, FEATURES, OPS, AttentionSpec, Op, Workload
 from flashgen.store.codec import decode_file, encode_file
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
@@ -126,7 +127,27 @@ def evidences(draw: st.DrawFn) -> Evidence:
     mean, worst = sorted(draw(st.tuples(ratios, ratios)))
     ties = draw(counts)
     return Evidence(
-        kind=kind, timings=tuple(held), ties=ties, candidates=ties + 1, worst_regret=worst, mean_regret=mean
+        kind=kind,
+        timings=tuple(held),
+        ties=ties,
+        candidates=ties + 1,
+        worst_regret=worst,
+        mean_regret=mean,
+        model=draw(st.none() | checks()) if kind == "predicted" else None,
+    )
+
+
+@st.composite
+def checks(draw: st.DrawFn) -> HeldOut:
+    top5, first = sorted(draw(st.tuples(ratios, ratios)))
+    return HeldOut(
+        gpu=draw(texts),
+        op=draw(st.sampled_from(OPS)),
+        specs=draw(st.integers(1, 100)),
+        rank_correlation=draw(st.floats(-1, 1)),
+        first_regret=first,
+        top5_regret=top5,
+        error=draw(ratios),
     )
 
 
@@ -225,6 +246,18 @@ def test_a_rule_is_a_compact_block(tuned_text: str) -> None:
     assert '    toolchain: {flashgen: "0.1.0", triton: "3.10", torch: "2.13.0+cu130", kernels: "1E6"}' in lines
     assert len(lines) <= 17
     assert tuned_text.isascii()
+
+
+def test_a_predicted_rule_says_how_the_cost_model_was_checked_and_one_of_an_older_file_need_not(
+    make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile]
+) -> None:
+    plain = make_file(make_entry(kind="predicted"))
+    entry = replace(plain.entries[0], evidence=replace(plain.entries[0].evidence, model=HELD_OUT))
+    added = set(render(make_file(entry)).splitlines()) - set(render(plain).splitlines())
+    (line,) = added
+    assert line.startswith("    model: {gpu: nvidia-h200, op: forward, specs: 6, rank_correlation: ")
+    assert decode_file(parse(render(make_file(entry)), "f.yaml")) == make_file(entry)
+    assert decode_file(parse(render(plain), "f.yaml")).entries[0].evidence.model is None
 
 
 def test_bytes_do_not_depend_on_the_hash_seed() -> None:

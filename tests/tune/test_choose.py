@@ -1,10 +1,8 @@
-"""The tie rule, and the regrets of a rule that serves several workloads."""
+"""The tie rule."""
 
 from __future__ import annotations
 
 import random
-
-import pytest
 
 from flashgen.outcome import Measurement, Prediction, Resources
 from flashgen.tune.choose import Timed, choose
@@ -26,7 +24,6 @@ def test_the_clearly_fastest_wins_whatever_it_needs() -> None:
     found = choose([timed(2, 110.0), fast, timed(3, 120.0)])
     assert found.winner is fast
     assert not found.tied
-    assert (found.worst_regret, found.mean_regret) == (0.0, 0.0)
 
 
 def test_among_equals_least_shared_memory_decides_then_warps_then_the_key() -> None:
@@ -38,7 +35,6 @@ def test_among_equals_least_shared_memory_decides_then_warps_then_the_key() -> N
     found = choose([best, lean, few, first])
     assert found.winner is first
     assert set(found.tied) == {best, lean, few}
-    assert found.worst_regret == pytest.approx(0.0015)
 
 
 def test_wide_intervals_that_touch_are_a_tie_and_narrow_ones_are_not() -> None:
@@ -66,13 +62,10 @@ def test_two_runs_with_a_little_noise_choose_the_same_config() -> None:
     assert len(winners) == 1
 
 
-def test_several_workloads_are_weighed_by_their_ratios_and_regrets_are_told() -> None:
+def test_several_workloads_are_weighed_by_their_ratios() -> None:
     # By the sum of times the first would win: its 1000 us outweigh all. By ratios the second is 2x better at one.
     first, second = timed(1, 20.0, 1000.0), timed(2, 10.0, 1100.0)
-    found = choose([first, second])
-    assert found.winner is second
-    assert found.worst_regret == pytest.approx(0.1)
-    assert found.mean_regret == pytest.approx(0.05)
+    assert choose([first, second]).winner is second
 
 
 def test_predictions_tie_when_they_are_equal() -> None:

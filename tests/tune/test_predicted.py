@@ -8,6 +8,7 @@ import pytest
 
 from flashgen.families import TL, TL_BACKWARD
 from flashgen.outcome import Prediction, Proof, Reason, Rejected, Resources
+from flashgen.resources.limits import MAX_SPILL_BYTES
 from flashgen.tune import predicted
 from flashgen.tune.predicted import PredictedStages, estimate, promising
 from flashgen.tune.stages import Candidate, Compiled
@@ -22,6 +23,18 @@ def test_promising_configs_are_few_fixed_and_from_the_space() -> None:
     assert len(set(chosen)) == 8
     assert set(chosen) <= set(space)
     assert chosen == promising(space[::-1], SPEC, H200, (WORKLOAD,), 8)
+
+
+def test_promising_configs_differ_in_what_the_model_sees() -> None:
+    chosen = promising(list(TL.space(SPEC, H200)), SPEC, H200, (WORKLOAD,), 8)
+    assert {each.knobs()["heads_per_group"] for each in chosen} == {1}
+
+
+def test_configs_that_seem_to_spill_come_last_among_the_promising() -> None:
+    fits, spills = config(64, 64, 4, 3), config(256, 128, 4, 3)
+    assert estimate(SPEC, spills, H200).spill_bytes > MAX_SPILL_BYTES
+    slow = config(64, 32, 4, 1)
+    assert promising([spills, fits, slow], SPEC, H200, (WORKLOAD,), 3) == [fits, slow, spills]
 
 
 def test_a_tile_that_registers_cannot_hold_is_guessed_to_spill() -> None:
