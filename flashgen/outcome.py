@@ -16,6 +16,7 @@ class Reason(StrEnum):
     LAUNCH = "launch"  # would not start: threads, registers or memory at run time
     TIMEOUT = "timeout"  # did not end in time
     CRASHED = "crashed"  # took the process or the GPU context with it
+    KILLED = "killed"  # its process was ended from outside: by a person, for want of host memory, by failing hardware
     INEXACT = "inexact"  # ran, and is not attention
     TIMING = "timing"  # ran and is exact, but gave no usable time (zero, negative, NaN)
 

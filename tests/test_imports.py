@@ -44,12 +44,14 @@ THIRD_PARTY = {
     "jinja2": {"codegen"},
     "yaml": {"store"},
     "optuna": {"tune"},
+    "sqlalchemy": {"tune"},
+    "grpc": {"tune"},
     "flash_attn": {"bench"},  # a peer that is timed where it is installed
     "torch": {"hardware", "compiler", "verify", "tune", "bench"},
     "triton": {"hardware", "compiler", "verify", "tune", "bench"},
 }
 # These take seconds to import: only inside the function that needs them.
-HEAVY = ("torch", "triton", "optuna")
+HEAVY = ("torch", "triton", "optuna", "sqlalchemy", "grpc")
 
 
 class Import(NamedTuple):

@@ -12,6 +12,7 @@ from flashgen.cli import options
 from flashgen.cli.output import note, print_json, print_line, print_table, warn
 from flashgen.errors import NoFeasibleConfig
 from flashgen.outcome import Resources
+from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import DTYPES, OPS, AttentionSpec, Dtype, Op
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def _print(found: Explanation) -> None:
     print_line(f"limit: {found.target.smem_per_block} bytes a block")
     print_line(found.obstacle if found.obstacle else _compiled_text(found))
     print_table("Time", ("term", "value"), _time_rows(found), right=("value",))
+    if found.prediction is not None:
+        print_line(str(HELD_OUT))
 
 
 def _compiled_text(found: Explanation) -> str:
@@ -132,4 +135,5 @@ def _document(found: Explanation) -> dict[str, Any]:
         "step_cycles": {name: asdict(step) for name, step in found.steps.items()},
         "prediction": asdict(found.prediction) if found.prediction else None,
         "tflops": found.tflops,
+        "model": asdict(HELD_OUT),
     }

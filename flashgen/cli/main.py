@@ -22,6 +22,7 @@ _CLOSED_PIPE = 141
 
 COMMANDS = {
     "tune": LazyCommand("flashgen.cli.tune", "Find the fastest exact kernels for a GPU; writes tuned configs."),
+    "worker": LazyCommand("flashgen.cli.worker", "Help tune runs from other GPUs or hosts, through a shared storage."),
     "emit": LazyCommand("flashgen.cli.emit", "Write the module from tuned configs: one file, torch and triton only."),
     "verify": LazyCommand("flashgen.cli.verify", "Prove an emitted module, or tuned configs, again."),
     "bench": LazyCommand("flashgen.cli.bench", "Time an emitted module beside its peers."),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from flashgen.errors import SpecError
+from flashgen.errors import OutputError, SpecError
 from flashgen.spec import DTYPES, FEATURES, MAX_HEAD_DIM
 from flashgen.variants import FeatureSet, feature_set
 
@@ -47,6 +47,28 @@ features = click.option(
 )
 
 
+def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from flashgen.tune.storage import check_scheme
+
+    try:
+        check_scheme(value or "")
+    except OutputError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+def storage(text: str, *, required: bool = False, envvar: str | None = None) -> Callable[[F], F]:
+    """A place for studies: a file, or a URL."""
+    text = f"{text} A file, postgresql://..., or grpc://host:port."
+    return click.option(
+        "--storage", callback=_storage, metavar="WHERE", help=text, required=required, envvar=envvar, show_envvar=True
+    )
+
+
+def timeout(text: str) -> Callable[[F], F]:
+    return click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help=text)
+
+
 def op(*choices: str, default: str) -> Callable[[F], F]:
     return click.option("--op", type=click.Choice(choices), default=default, show_default=True, help="Which pass.")
 
@@ -61,3 +83,8 @@ def configs(text: str) -> Callable[[F], F]:
 
 def core_count() -> int:
     return os.cpu_count() or 1
+
+
+jobs = click.option(
+    "--jobs", type=click.IntRange(min=1), default=core_count, help="Compilers at once  [default: cores]"
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flashgen.tune.result import TuneResult
 
 INTERRUPTED = 130
-_NOT_FOR_PORTABLE = ("workload", "preset", "trials", "timeout", "storage", "study", "require_gpu")
+_NOT_FOR_PORTABLE = ("workload", "preset", "trials", "timeout", "storage", "study", "force", "workers", "require_gpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +42,10 @@ class Asked:
     preset: Literal["quick", "full"]
     trials: int | None
     timeout: float | None
-    storage: Path | None
+    storage: str | None
     study: str
+    force: bool
+    workers: int | None
     seed: int
     jobs: int
     out: Path
@@ -96,12 +98,6 @@ class Asked:
         return " ".join(parts)
 
 
-def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
-    if value is not None and "://" in value:
-        raise click.BadParameter(f"{value!r} is a URL; a study is kept in a file: give a path such as study.journal")
-    return None if value is None else Path(value)
-
-
 @click.command("tune")
 @options.gpu("auto", "GPU to tune for: `auto` is this machine's, `portable` stands for all; see `flashgen gpus`.")
 @options.op(*OPS, "all", default="all")
@@ -117,13 +113,18 @@ def _storage(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.option(
     "--trials", type=click.IntRange(min=1), metavar="N", help="Configs to try a kernel  [default: the preset's]"
 )
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for the whole run.")
-@click.option("--storage", callback=_storage, metavar="FILE", help="Keep the studies here: an interrupted run goes on.")
+@options.timeout("Seconds for the whole run.")
+@options.storage("Keep the studies here: an interrupted run goes on, and workers may join.")
 @click.option("--study", default="", metavar="NAME", help="Name of the studies in --storage.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler and the proofs.")
+@click.option("--force", is_flag=True, help="Try again what --storage holds, and what is known to crash or hang.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=options.core_count, help="Compilers at once  [default: cores]"
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Searching processes  [default: one a GPU of the model]",
 )
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler and the proofs.")
+@options.jobs
 @click.option("--out", type=options.DIRECTORY, default="tuned_configs", show_default=True, help="Where the rules go.")
 @click.option("--require-gpu", is_flag=True, help="Exit 3 rather than predict where the GPU cannot be used.")
 @options.as_json
@@ -135,6 +136,9 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     times are predicted, and the file says so. Rules that DIR holds for other cases are kept. Kernels with features, and
     those for windows, take over the configs of the kernels without: this run's, else those of DIR or the shipped ones.
     With --feature, kernels without features that have rules there already are not tuned again.
+
+    Each further GPU of the model in this machine gets a process that tries configs too; `flashgen worker` brings those
+    of other machines to a shared --storage.
     """
     asked = Asked(**given)
     results, watch = _tune_portable(ctx, asked) if asked.gpu == PORTABLE else _tune_gpu(asked)
@@ -145,10 +149,11 @@ def command(ctx: click.Context, /, **given: Any) -> None:
         watch.print_summary(results)
     if any(result.interrupted for result in results):
         ctx.exit(INTERRUPTED)
-    ctx.exit(NoFeasibleConfig.exit_code if any(result.entry is None for result in results) else 0)
+    ctx.exit(NoFeasibleConfig.exit_code if not all(result.entries for result in results) else 0)
 
 
 def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
+    from flashgen.cli.local_workers import local_workers, other_gpus
     from flashgen.codegen.device_names import short_name
     from flashgen.hardware.resolve import resolve
     from flashgen.store.strict_yaml import load_workloads
@@ -160,6 +165,8 @@ def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
     slug = resolution.target.slug
     watch = _watch(asked, slug, short_name(slug), resolution)
     held = asked.held(slug, present=resolution.present)
+    others = other_gpus(resolution, asked.workers)
+    jobs = max(1, asked.jobs // (1 + len(others)))
     request = TuneRequest(
         target=resolution.target,
         present=resolution.present,
@@ -169,14 +176,14 @@ def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
         preset=asked.preset,
         trials=asked.trials,
         timeout_s=asked.timeout,
-        storage=asked.storage,
         study=asked.study,
+        force=asked.force,
         seed=asked.seed,
         held=held,
-        jobs=asked.jobs,
+        jobs=jobs,
     )
-    with watch:
-        return tune(request, watch), watch
+    with watch, local_workers(others, asked.storage, asked.study, jobs) as storage:
+        return tune(replace(request, storage=storage), watch), watch
 
 
 def _tune_portable(ctx: click.Context, asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flashgen.cli.output import console, note, print_line, print_table, warn
+from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import AttentionSpec, Op
 from flashgen.store.codec import encode_entry
-from flashgen.store.entry import TunedEntry
+from flashgen.store.entry import TunedEntry, WorkloadRange
 from flashgen.store.record import RuleFile
 from flashgen.tune.evaluate import Evaluated
 from flashgen.tune.records import TrialRecord
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-_COLUMNS = ("kernel", "dtypes", "config", "time", "TFLOP/s", "ties")
+_COLUMNS = ("kernel", "dtypes", "keys", "config", "time", "TFLOP/s", "ties")
 
 
 @dataclass
 class TuneWatch:
-    """A tune.Progress that draws on stderr, if that is a terminal, and adds each rule to its op's file when it is done.
+    """A tune.Progress that draws on stderr, if that is a terminal, and adds each spec's rules to its op's file.
 
     `files` are of one GPU and one command.
     """
@@ -34,7 +35,7 @@ class TuneWatch:
     measured: bool
     warning: str | None
     quiet: bool  # no text on stdout
-    written: list[AttentionSpec] = field(default_factory=list)
+    written: list[TunedEntry] = field(default_factory=list)
     _bar: Bar | None = None
     _task: TaskID | None = None
     _best_us: float = float("inf")
@@ -66,9 +67,9 @@ class TuneWatch:
         for text in result.notes:
             note(f"{result.spec.key}: {text}")
         file = self.files[result.spec.op]
-        if result.entry is not None and file.add(result.entry):
-            self.written.append(result.spec)
-        elif result.entry is not None:
+        added = file.add(result.entries) if result.entries else ()
+        self.written.extend(added)
+        if len(added) < len(result.entries):
             warn(f"{result.spec.key}: {file.path} holds a measured rule, which a predicted one does not replace")
         if not self.quiet:
             print_line("\n".join(lines_of(result, measured=self.measured)))
@@ -93,17 +94,19 @@ class TuneWatch:
     def warn_of_failures(self, results: Sequence[TuneResult]) -> None:
         """Why specs have no rule, once all are done: where none has one, the run's own error says it."""
         for result in results:
-            if result.entry is None and not result.interrupted:
+            if not result.entries and not result.interrupted:
                 warn(result.failure or f"{result.spec.key}: no rule")
 
     def print_summary(self, results: Sequence[TuneResult]) -> None:
-        found = [result.entry for result in results if result.entry is not None]
+        found = [entry for result in results for entry in result.entries]
         if found:
-            print_table("", _COLUMNS, [_row(entry) for entry in found], right=_COLUMNS[3:])
+            print_table("", _COLUMNS, [_row(entry) for entry in found], right=_COLUMNS[4:])
+        if found and not self.measured:
+            print_line(f"~ {HELD_OUT}")
         if any(result.interrupted for result in results):
             print_line("interrupted: the rules found until then are kept; with --storage FILE the same command goes on")
         for op, file in self.files.items():
-            if count := sum(spec.op == op for spec in self.written):
+            if count := sum(entry.spec.op == op for entry in self.written):
                 print_line(f"{file.path}: {count} rules written")
         if not self.written:
             print_line("nothing was written")
@@ -125,8 +128,8 @@ class TuneWatch:
             "derived_from": result.derived_from.key if result.derived_from else None,
             "counts": asdict(result.counts),
             "reasons": {str(reason): number for reason, number in result.reasons.items()},
-            "entry": encode_entry(result.entry) if result.entry else None,
-            "written": result.spec in self.written,
+            "entries": [encode_entry(entry) for entry in result.entries],
+            "written": any(entry in self.written for entry in result.entries),
             "notes": list(result.notes),
             "interrupted": result.interrupted,
             "failure": result.failure,
@@ -134,7 +137,7 @@ class TuneWatch:
 
 
 def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
-    """One spec's way through the funnel, and its rule."""
+    """One spec's way through the funnel, and its rules."""
     counts = result.counts
     if not counts.enumerated:
         return [f"{result.spec.key}: nothing to try"]
@@ -149,28 +152,30 @@ def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
     last = [("exact", counts.exact), ("timed", counts.timed)]
     stages += last if measured else [("predicted", counts.timed), ("exact", counts.exact)]
     funnel = " > ".join(f"{number} {stage}" for stage, number in stages)
-    lines = [f"{result.spec.key}{origin}", f"  {funnel} > {0 if result.entry is None else 1} best"]
+    lines = [f"{result.spec.key}{origin}", f"  {funnel} > {len(result.entries)} best"]
     fell = ", ".join(f"{number} {reason}" for reason, number in result.reasons.items())
     lines += [f"  fell: {fell}"] if fell else []
-    return lines if result.entry is None else lines + _rule_lines(result.entry)
+    return lines + [line for entry in result.entries for line in _rule_lines(entry)]
 
 
 def _rule_lines(entry: TunedEntry) -> list[str]:
-    needs, proof = entry.resources, entry.proof
+    needs, proof, evidence = entry.resources, entry.proof, entry.evidence
+    where = "" if entry.workloads == WorkloadRange() else f" for {entry.workloads}"
     spills = f", {needs.spill_bytes} bytes spilled" if needs.spill_bytes else ""
     lines = [
-        f"  best: {entry.config.key}",
+        f"  best{where}: {entry.config.key}",
         f"  needs {needs.shared_bytes} bytes of shared memory, {needs.registers} registers a thread{spills}",
         f"  exact: {proof.probes} probes, worst error {proof.worst_ratio:.2f} of the allowed ({proof.worst_probe}), "
         f"{', '.join(proof.dtypes)}, {proof.where}",
     ]
-    for timing in entry.evidence.timings:
+    for timing in evidence.timings:
         spread = (
             f"predicted, bound by {timing.bound}" if timing.is_predicted else f"{timing.low_us:g} to {timing.high_us:g}"
         )
         lines.append(f"  {timing.workload.key}: {timing.median_us:g} us ({spread}), {timing.tflops:g} TFLOP/s")
-    ties = entry.evidence.ties
-    return lines + ([f"  {ties} more could not be told apart from the best"] if ties else [])
+    worst, mean = evidence.worst_regret, evidence.mean_regret
+    lines += [f"  up to {worst:.1%} slower than the best of a workload, {mean:.1%} on average"] if worst else []
+    return lines + ([f"  {evidence.ties} more could not be told apart from the best"] if evidence.ties else [])
 
 
 def _row(entry: TunedEntry) -> tuple[str, ...]:
@@ -180,6 +185,7 @@ def _row(entry: TunedEntry) -> tuple[str, ...]:
     return (
         entry.spec.key,
         "/".join(entry.dtypes),
+        str(entry.workloads).removeprefix("seqlen_k "),
         entry.config.key,
         f"{kind}{timing.median_us:g} us",
         f"{kind}{timing.tflops:g}",

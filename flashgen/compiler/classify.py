@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from flashgen.outcome import Reason, Rejected
 
-_POISONED = ("illegal memory access", "misaligned address", "unspecified launch failure", "device-side assert")
+# The messages of the errors that "leave the process in an inconsistent state" (CUDA Runtime API, cudaError).
+_POISONED = (
+    "illegal memory access",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "illegal instruction",
+    "invalid program counter",
+    "hardware stack error",
+    "operation not supported on global/shared address space",
+    "launch timed out",
+)
+_BROKEN = ("uncorrectable ecc error", "uncorrectable nvlink error")  # as bad, and no kernel's doing
 _WONT_LAUNCH = ("out of resource", "out of memory", "invalid argument", "too many resources")
 
 
@@ -20,10 +32,12 @@ def compile_failure(error: Exception) -> Rejected:
 
 
 def run_failure(error: Exception) -> Rejected:
-    """A candidate that failed at launch or after; CRASHED means that the CUDA context is gone with it."""
+    """A candidate that failed at launch or after. After CRASHED and KILLED the process's CUDA context is gone."""
     text = str(error).lower()
     if any(sign in text for sign in _POISONED):
         return Rejected(reason=Reason.CRASHED, detail=one_line(error))
+    if any(sign in text for sign in _BROKEN):
+        return Rejected(reason=Reason.KILLED, detail=one_line(error))
     if any(sign in text for sign in _WONT_LAUNCH) or type(error).__name__ in ("OutOfResources", "OutOfMemoryError"):
         return Rejected(reason=Reason.LAUNCH, detail=one_line(error))
     return Rejected(reason=Reason.COMPILE, detail=one_line(error))

@@ -7,10 +7,13 @@ then derives signature and specialisation itself, so the binary is the one that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from multiprocessing import get_context
 from types import ModuleType
 from typing import Any
@@ -19,7 +22,8 @@ from flashgen.codegen.candidate import candidate_source
 from flashgen.compiler.binary import resources_of
 from flashgen.compiler.cache import digest, recall, remember
 from flashgen.compiler.classify import compile_failure
-from flashgen.compiler.invoke import call_of
+from flashgen.compiler.invoke import all_rules, call_of
+from flashgen.compiler.known_bad import bad_key, known_bad, note_bad
 from flashgen.compiler.load import load_source
 from flashgen.compiler.toolchain import toolchain
 from flashgen.config import KernelConfig
@@ -30,14 +34,35 @@ from flashgen.spec import AttentionSpec, Workload
 # Sizes that specialise as real ones do: multiples of 16, nothing equal to 1.
 _SIZES = Workload(batch=2, heads_q=4, heads_kv=4, seqlen_q=1024, seqlen_k=1024)
 _BOUNDS = (256, 256)
+_LONGEST_S = 180  # a kernel takes the compiler a second or two; twenty where it is large and every core is taken
+
+_Pending = Future[Resources | Rejected]
 
 
-def compile_candidate(spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> Resources | Rejected:
-    """Compiles one candidate for `target` in this process, which must not run under Triton's interpreter."""
-    key = _key(source := candidate_source(spec, config), target)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    """What is compiled at once: the kernels of rule number `rule` (tuned ones first) of an emitted module, for `spec`.
+
+    `name` is the rule's, for messages.
+    """
+
+    source: str
+    spec: AttentionSpec
+    name: str
+    rule: int = 0
+
+
+def unit_of(spec: AttentionSpec, config: KernelConfig) -> Unit:
+    """A candidate, as the only rule of a module of its own."""
+    return Unit(source=candidate_source(spec, config), spec=spec, name=config.key)
+
+
+def compile_unit(unit: Unit, target: GpuTarget) -> Resources | Rejected:
+    """Compiles one rule for `target` in this process, which must not run under Triton's interpreter."""
+    key = _key(unit, target)
     if (known := recall(key)) is not None:
         return known
-    answer = _compile(source, spec, target)
+    answer = _compile(unit, target)
     remember(key, answer)
     return answer
 
@@ -45,40 +70,65 @@ def compile_candidate(spec: AttentionSpec, config: KernelConfig, target: GpuTarg
 def compile_many(
     pairs: Sequence[tuple[AttentionSpec, KernelConfig]], target: GpuTarget, jobs: int
 ) -> Iterator[tuple[int, Resources | Rejected]]:
-    """(index, answer) of every pair, as each is done, from `jobs` processes; known answers come first.
+    """`compile_units` of candidates."""
+    return compile_units([unit_of(spec, config) for spec, config in pairs], target, jobs)
 
-    A compiler crash takes its process along: the pairs it held are tried once more, each in a process of its own.
+
+def compile_units(units: Sequence[Unit], target: GpuTarget, jobs: int) -> Iterator[tuple[int, Resources | Rejected]]:
+    """(index, answer) of every unit, as each is done, from `jobs` processes; known answers come first. The compilers
+    begin at once, before the first answer is asked for.
+
+    A compiler that crashes, or takes minutes, takes its process along: the units it held are tried once more, each
+    alone. One that does it again is not tried anymore (see known_bad).
     """
-    missing = []
-    for index, (spec, config) in enumerate(pairs):
-        known = recall(_key(candidate_source(spec, config), target))
-        if known is None:
-            missing.append(index)
+    known: dict[int, Resources | Rejected] = {}
+    futures: dict[_Pending, int] = {}
+    for index, unit in enumerate(units):
+        if (answer := recall(_key(unit, target)) or known_bad(_bad_key(unit, target))) is not None:
+            known[index] = answer
         else:
-            yield index, known
+            futures[_submit(unit, target, jobs)] = index
+    return chain(known.items(), _answers(units, futures, target, jobs))
+
+
+def _answers(
+    units: Sequence[Unit], futures: Mapping[_Pending, int], target: GpuTarget, jobs: int
+) -> Iterator[tuple[int, Resources | Rejected]]:
     lost: list[int] = []
-    for index, answer in _pooled(pairs, missing, target, jobs):
-        if answer is None:
-            lost.append(index)
-        else:
-            yield index, answer
-    for index in lost:
-        ((_, answer),) = _pooled(pairs, [index], target, jobs)
-        yield index, answer or Rejected(reason=Reason.CRASHED, detail=f"the compiler crashed on {pairs[index][1].key}")
-
-
-def _pooled(
-    pairs: Sequence[tuple[AttentionSpec, KernelConfig]], indices: Iterable[int], target: GpuTarget, jobs: int
-) -> Iterator[tuple[int, Resources | Rejected | None]]:
-    """(index, answer), with None for pairs whose process died."""
-    pool = _pool(jobs)
-    futures = {pool.submit(compile_candidate, *pairs[index], target): index for index in indices}
     for future in as_completed(futures):
         try:
             yield futures[future], future.result()
         except BrokenProcessPool:
-            _pool.cache_clear()
-            yield futures[future], None
+            lost.append(futures[future])
+    for index in lost:
+        yield index, _alone(units[index], target, jobs)
+
+
+def _alone(unit: Unit, target: GpuTarget, jobs: int) -> Resources | Rejected:
+    try:
+        return _submit(unit, target, jobs).result()
+    except BrokenProcessPool:
+        detail = f"the compiler crashed on {unit.name}, or took more than {_LONGEST_S} s"
+        rejected = Rejected(reason=Reason.CRASHED, detail=detail)
+        note_bad(_bad_key(unit, target), rejected)
+        return rejected
+
+
+def _submit(unit: Unit, target: GpuTarget, jobs: int) -> _Pending:
+    try:
+        return _pool(jobs).submit(_compile_in_time, unit, target, _LONGEST_S)
+    except BrokenProcessPool:  # by a unit that was submitted before
+        _pool.cache_clear()
+        return _pool(jobs).submit(_compile_in_time, unit, target, _LONGEST_S)
+
+
+def _compile_in_time(unit: Unit, target: GpuTarget, longest_s: int) -> Resources | Rejected:
+    """In a process of the pool: the alarm ends it, whatever the compiler does."""
+    signal.alarm(longest_s)
+    try:
+        return compile_unit(unit, target)
+    finally:
+        signal.alarm(0)
 
 
 @lru_cache(maxsize=1)
@@ -90,23 +140,30 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
 def _prepare() -> None:
     """In a fresh process, before triton is imported: under its interpreter nothing compiles.
 
-    The compiler writes whole programs to stderr when it refuses one; its exception says what matters.
+    The compiler writes whole programs to stderr when it refuses one; its exception says what matters. Ctrl-C is for the
+    process that asked. What launches and times kernels meanwhile comes first.
     """
     os.environ.pop("TRITON_INTERPRET", None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(10)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _key(source: str, target: GpuTarget) -> str:
-    return digest(source, target.arch, toolchain().triton)
+def _key(unit: Unit, target: GpuTarget) -> str:
+    return digest(unit.source, str(unit.rule), target.arch, toolchain().triton)
 
 
-def _compile(source: str, spec: AttentionSpec, target: GpuTarget) -> Resources | Rejected:
+def _bad_key(unit: Unit, target: GpuTarget) -> str:
+    return bad_key(unit.source, target, "compile", str(unit.rule))
+
+
+def _compile(unit: Unit, target: GpuTarget) -> Resources | Rejected:
     from triton.runtime import driver
 
     driver.set_active(_driver(target))
-    module = load_source(source)
+    module = load_source(unit.source)
     try:
-        return worst_of([resources_of(compiled) for compiled in _warm_up(module, spec)])
+        return worst_of([resources_of(compiled) for compiled in _warm_up(module, unit)])
     except Exception as error:  # whatever the compiler raises is the candidate's failure
         return compile_failure(error)
 
@@ -121,8 +178,8 @@ def worst_of(kernels: Sequence[Resources]) -> Resources:
     )
 
 
-def _warm_up(module: ModuleType, spec: AttentionSpec) -> list[Any]:
-    """The CompiledKernels that the module's only rule would launch."""
+def _warm_up(module: ModuleType, unit: Unit) -> list[Any]:
+    """The CompiledKernels that the unit's rule would launch."""
     from triton.runtime.jit import JITFunction
 
     compiled: list[Any] = []
@@ -130,7 +187,7 @@ def _warm_up(module: ModuleType, spec: AttentionSpec) -> list[Any]:
         if isinstance(kernel, JITFunction):
             kernel.run = _compile_only(kernel, compiled)
             kernel.device_caches.clear()  # else a process that compiled this source before answers for that target
-    call_of(module, module.PORTABLE[0], spec, _SIZES, "cpu", _BOUNDS, with_dbias=True)()
+    call_of(module, all_rules(module)[unit.rule], unit.spec, _SIZES, "cpu", _BOUNDS, with_dbias=True)()
     return compiled
 
 

@@ -79,7 +79,7 @@ def explain(spec: AttentionSpec, config: KernelConfig, target: GpuTarget, worklo
         bound_bytes=sram_bound(spec, config, target),
         compiled=compiled,
         blocks_per_sm=None if known is None else blocks_per_sm(known, target),
-        steps={} if known is None else {one.name: step_cost(spec, one, target, known) for one in passes},
+        steps={} if known is None else {one.name: step_cost(spec, config, one, target, known) for one in passes},
         prediction=None if known is None else predict(spec, config, target, workload, known),
     )
 

@@ -30,6 +30,11 @@ class Operands:
     features: dict[str, Any]
 
 
+def all_rules(module: ModuleType) -> list[Any]:
+    """The rules of an emitted module, tuned ones first."""
+    return [rule for _, rules in module.TUNED for rule in rules] + list(module.PORTABLE)
+
+
 def call_of(
     module: ModuleType,
     rule: Any,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from flashgen.errors import NoUsableGpu, UnknownGpu
 from flashgen.hardware.detect import DetectedGpu, detect_gpus, detection_failure, interpreter_is_forced
@@ -27,13 +28,17 @@ class Resolution:
 
 
 def resolve(gpu: str, require_gpu: bool) -> Resolution:
-    """`auto` is the first GPU of this machine, or DEFAULT_GPU without one; else a slug, an alias or a device's name.
+    """`auto` is the first GPU of this machine, or DEFAULT_GPU without one; else an index of this machine's, a slug, an
+    alias or a device's name.
 
     Raises:
         UnknownGpu: a name that is neither known nor detected.
-        NoUsableGpu: `require_gpu`, and the GPU cannot be used here.
+        NoUsableGpu: an index that no GPU has, or `require_gpu`, and the GPU cannot be used here.
     """
     devices = detect_gpus()
+    if gpu.isdigit():
+        devices = tuple(device for device in devices if device.index == int(gpu)) or _no_such(gpu)
+        gpu = "auto"
     wanted = None if slugify(gpu) == "auto" else _named(gpu, devices)
     device = next((each for each in devices if wanted in (None, each.target)), None)
     obstacle = _obstacle(wanted, device, devices)
@@ -43,6 +48,11 @@ def resolve(gpu: str, require_gpu: bool) -> Resolution:
         target = wanted or (device.target if device else KNOWN[DEFAULT_GPU].target)
         return Resolution(target=target, present=False, warning=f"{obstacle}: results for {target.slug} are predicted")
     return Resolution(target=device.target, present=True, index=device.index, warning=_estimate_warning(device))
+
+
+def _no_such(index: str) -> NoReturn:
+    counted = ", ".join(f"{each.index}: {each.target.slug}" for each in detect_gpus()) or f"none: {detection_failure()}"
+    raise NoUsableGpu(f"no GPU has the index {index}\n  found: {counted}\n  next: `flashgen gpus` lists them")
 
 
 def _named(gpu: str, devices: tuple[DetectedGpu, ...]) -> GpuTarget:

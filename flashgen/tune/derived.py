@@ -1,60 +1,63 @@
-"""A spec that is not searched: the finalists of a spec with the same work a tile are tried on it, best first."""
+"""A spec that is not searched: the configs of a spec with the same work a tile are tried on it, best first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
 
 from flashgen.config import KernelConfig
+from flashgen.families import Family
+from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Reason, Rejected
 from flashgen.resources.sram import exceeds
 from flashgen.spec import AttentionSpec
-from flashgen.store.entry import TunedEntry
-from flashgen.tune.entry import entry_of
-from flashgen.tune.evaluate import Evaluated, Fallen, evaluate, stop_if_fatal
+from flashgen.tune.entry import entries_of
+from flashgen.tune.evaluate import Evaluated, evaluate
 from flashgen.tune.records import TrialRecord
-from flashgen.tune.request import TuneRequest
 from flashgen.tune.result import TuneResult, count, rejections
-from flashgen.tune.settle import settle
+from flashgen.tune.settle import Settled, settle
 from flashgen.tune.space import Space
 from flashgen.tune.stages import Candidate
-from flashgen.tune.tune_spec import Setting
+from flashgen.tune.tune_spec import Lent, Setting, safe_config
 
-_MAX_TRIED = 8
+_MAX_TRIED = 8  # beside the configs of the base's rules
 
 
-def derive_spec(
-    spec: AttentionSpec, base: AttentionSpec, ranked: Sequence[KernelConfig], setting: Setting
-) -> TuneResult:
-    """The rule for `spec` with the first of `ranked` that compiles, is exact and gives times; they are `base`'s
-    finalists, best first. The entry is None where none of the first few does."""
+def derive_spec(spec: AttentionSpec, base: AttentionSpec, lent: Lent, setting: Setting) -> TuneResult:
+    """The rules for `spec` with as many of the configs that `base` lends as its rules name, the first that compile, are
+    exact and give times: how they share the lengths is fitted anew. There are no entries where none does."""
     setting.progress.step(spec, f"trying the finalists of {base.key}")
-    space = _space(spec, ranked[:_MAX_TRIED], setting.request)
-    records: list[TrialRecord] = []
-    entry = None
-    for config in space.configs:
-        if entry is not None:
+    configs = (*lent.winners, *lent.others[:_MAX_TRIED])
+    spaces = [_space(spec, family, configs, setting.request.target) for family in setting.request.families.values()]
+    records: dict[KernelConfig, TrialRecord] = {}
+    fitting = {config for space in spaces for config in space.configs}
+    settled, waiting = Settled(), iter([config for config in configs if config in fitting])
+    while not settled.rules:
+        standing = list(islice(_working(spec, waiting, records, setting), len(lent.winners)))
+        if not standing:
             break
-        outcome, entry = _try(Candidate(spec, config), setting)
-        records.append(TrialRecord(number=len(records), config=config, outcome=outcome))
-        setting.progress.tried(spec, records[-1])
-    proven = None if setting.stages.kind == "measured" else int(entry is not None)
+        settled = settle(standing, setting.stages, setting.workloads, safe_config(spec, setting.request))
+        for config, fallen in settled.fell:
+            records[config] = replace(records[config], outcome=fallen)
+    found = tuple(records.values())
+    counts = count(spaces, found, None if setting.stages.kind == "measured" else len(settled.winners))
     return TuneResult(
         spec=spec,
-        entry=entry,
-        counts=count([space], records, proven),
-        rejected=rejections([space], records),
-        trials=tuple(records),
+        entries=entries_of(settled.rules, counts.timed, setting.stages.kind, setting.toolchain),
+        counts=counts,
+        rejected=rejections(spaces, found),
+        trials=found,
         derived_from=base,
     )
 
 
-def _space(spec: AttentionSpec, configs: Sequence[KernelConfig], request: TuneRequest) -> Space:
-    """The configs that the derived spec may have too; masks and scores change what excludes a config."""
-    target = request.target
+def _space(spec: AttentionSpec, family: Family, configs: Iterable[KernelConfig], target: GpuTarget) -> Space:
+    """The family's configs that the derived spec may have too; masks and scores change what excludes a config."""
     fit: list[KernelConfig] = []
     rejected: list[tuple[KernelConfig, Rejected]] = []
-    for config in configs:
-        excluded = request.families[config.family].excluded(spec, config, target)
+    for config in (config for config in configs if config.family == family.name):
+        excluded = family.excluded(spec, config, target)
         why = Rejected(reason=Reason.CONSTRAINT, detail=excluded) if excluded else exceeds(spec, config, target)
         if why is None:
             fit.append(config)
@@ -63,15 +66,16 @@ def _space(spec: AttentionSpec, configs: Sequence[KernelConfig], request: TuneRe
     return Space(configs=tuple(fit), rejected=tuple(rejected))
 
 
-def _try(candidate: Candidate, setting: Setting) -> tuple[Evaluated | Fallen, TunedEntry | None]:
-    """What came of one candidate, and its rule if it may have one."""
+def _working(
+    spec: AttentionSpec, configs: Iterable[KernelConfig], records: dict[KernelConfig, TrialRecord], setting: Setting
+) -> Iterator[Evaluated]:
+    """Tries configs one by one, adds what came of each to `records`, and gives those that came through."""
     stages, target = setting.stages, setting.request.target
-    ((_, answer),) = stages.compile([candidate])
-    outcome = evaluate(candidate, answer, target, stages)
-    if isinstance(outcome, Fallen):
-        stop_if_fatal(candidate, outcome, stages)
-        return outcome, None
-    settled = settle([outcome], stages)
-    if settled.choice is None or settled.proof is None:
-        return settled.fell[0][1], None
-    return outcome, entry_of(settled.choice, settled.proof, 1, setting.workloads, stages, setting.toolchain)
+    for config in configs:
+        candidate = Candidate(spec, config)
+        ((_, answer),) = stages.compile([candidate])
+        outcome = evaluate(candidate, answer, target, stages)
+        records[config] = TrialRecord(number=len(records), config=config, outcome=outcome)
+        setting.progress.tried(spec, records[config])
+        if isinstance(outcome, Evaluated):
+            yield outcome

@@ -1,48 +1,48 @@
-"""The rule that a settled search amounts to."""
+"""The rules that a settled search amounts to, as tuned_configs holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from flashgen.compiler.toolchain import kernels_hash
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Measurement, Prediction, Proof, Rejected, Toolchain
+from flashgen.resources.fit import HELD_OUT
+from flashgen.resources.limits import over_limit
 from flashgen.spec import AttentionSpec, Dtype, Workload
 from flashgen.store.entry import TunedEntry
-from flashgen.store.evidence import Evidence, Timing, significant
-from flashgen.tune.choose import Choice
-from flashgen.tune.evaluate import Fallen, Gate, over_limit, stop_if_fatal
+from flashgen.store.evidence import Evidence, EvidenceKind, Timing, significant
+from flashgen.tune.rules import Rule
+from flashgen.tune.settle import ProvenRule
 from flashgen.tune.stages import Candidate, Stages
 
 
-def entry_of(
-    choice: Choice,
-    proof: Proof,
-    candidates: int,
-    workloads: Sequence[Workload],
-    stages: Stages,
-    toolchain: Toolchain,
-) -> TunedEntry:
-    """The rule for the winner's spec in its own dtype; `candidates` were timed or predicted."""
-    compiled = choice.winner.compiled
+def entries_of(
+    rules: Iterable[ProvenRule], candidates: int, kind: EvidenceKind, toolchain: Toolchain
+) -> tuple[TunedEntry, ...]:
+    """An entry for each rule, for the winner's spec in its own dtype; `candidates` were timed or predicted."""
+    return tuple(_entry(*each, candidates, kind, toolchain) for each in rules)
+
+
+def _entry(rule: Rule, proof: Proof, candidates: int, kind: EvidenceKind, toolchain: Toolchain) -> TunedEntry:
+    compiled = rule.winner.compiled
     spec = compiled.candidate.spec
-    timings = tuple(
-        _timing(spec, workload, time) for workload, time in zip(workloads, choice.winner.times, strict=True)
-    )
-    evidence = Evidence(
-        kind=stages.kind,
-        timings=timings,
-        ties=len(choice.tied),
-        candidates=candidates,
-        worst_regret=significant(choice.worst_regret),
-        mean_regret=significant(choice.mean_regret),
-    )
+    timings = tuple(_timing(spec, workload, time) for workload, time in zip(rule.workloads, rule.winner.times))
     return TunedEntry(
         spec=spec,
         dtypes=(spec.dtype,),
+        workloads=rule.keys,
         config=compiled.config,
-        evidence=evidence,
+        evidence=Evidence(
+            kind=kind,
+            timings=timings,
+            ties=len(rule.choice.tied),
+            candidates=candidates,
+            worst_regret=significant(rule.worst_regret),
+            mean_regret=significant(rule.mean_regret),
+            model=HELD_OUT if kind == "predicted" else None,
+        ),
         resources=compiled.resources,
         proof=proof,
         toolchain=replace(toolchain, kernels=kernels_hash(spec, compiled.config)),
@@ -55,12 +55,24 @@ def _timing(spec: AttentionSpec, workload: Workload, time: Measurement | Predict
     return Timing.predicted(spec, workload, time)
 
 
-def serve_also(entry: TunedEntry, dtype: Dtype, stages: Stages, target: GpuTarget) -> TunedEntry | Rejected:
-    """`entry` serving `dtype` too, in which its kernel must compile within the limits and be exact as well.
+def serve_also(
+    entries: Iterable[TunedEntry], dtype: Dtype, stages: Stages, target: GpuTarget
+) -> tuple[TunedEntry, ...] | Rejected:
+    """The entries serving `dtype` too, in which all of their kernels must compile within the limits and be exact.
 
     Raises:
-        FlashgenError: the kernel took the GPU context with it.
+        FlashgenError: the GPU's process does not start.
     """
+    shared: list[TunedEntry] = []
+    for entry in entries:
+        found = _serving(entry, dtype, stages, target)
+        if isinstance(found, Rejected):
+            return found
+        shared.append(found)
+    return tuple(shared)
+
+
+def _serving(entry: TunedEntry, dtype: Dtype, stages: Stages, target: GpuTarget) -> TunedEntry | Rejected:
     twin = Candidate(replace(entry.spec, dtype=dtype), entry.config)
     ((_, resources),) = stages.compile([twin])
     if isinstance(resources, Rejected):
@@ -71,7 +83,6 @@ def serve_also(entry: TunedEntry, dtype: Dtype, stages: Stages, target: GpuTarge
     if dtype not in proof.dtypes:
         other = stages.prove(twin, thorough=True)
         if isinstance(other, Rejected):
-            stop_if_fatal(twin, Fallen(gate=Gate.PROVE, rejected=other, resources=resources), stages)
             return other
         proof = joined(proof, other)
     return replace(entry, dtypes=(*entry.dtypes, dtype), proof=proof)

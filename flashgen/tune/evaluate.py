@@ -6,13 +6,10 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flashgen.errors import FlashgenError
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Reason, Rejected, Resources
+from flashgen.resources.limits import over_limit
 from flashgen.tune.stages import Candidate, Compiled, Stages, Times, score_us, typical_us
-
-# Bytes a thread: a few registers saved around a loop cost little, and the clock sees it; more land inside the loop.
-MAX_SPILL_BYTES = 128
 
 
 class Gate(StrEnum):
@@ -63,17 +60,6 @@ def evaluate(
     return Evaluated(compiled=compiled, times=times, proof=proof)
 
 
-def over_limit(resources: Resources, target: GpuTarget) -> Rejected | None:
-    """Why a kernel that compiled cannot or should not run on `target`, or None."""
-    need, limit = resources.shared_bytes, target.smem_per_block
-    if need > limit:
-        return Rejected(reason=Reason.SRAM, detail=f"needs {need} bytes of shared memory, {target.slug} has {limit}")
-    if resources.spill_bytes > MAX_SPILL_BYTES:
-        spills = f"spills {resources.spill_bytes} bytes a thread at {resources.registers} registers"
-        return Rejected(reason=Reason.SPILLS, detail=f"{spills}, limit {MAX_SPILL_BYTES}")
-    return None
-
-
 def usable(times: Times | Rejected) -> Times | Rejected:
     """`times`, unless one of them is no time: zero, negative, infinite or NaN."""
     if isinstance(times, Rejected):
@@ -83,18 +69,3 @@ def usable(times: Times | Rejected) -> Times | Rejected:
         if not 0 < us < math.inf:
             return Rejected(reason=Reason.TIMING, detail=f"a time of {us} us is no time")
     return times if times else Rejected(reason=Reason.TIMING, detail="no workload was timed")
-
-
-def stop_if_fatal(candidate: Candidate, outcome: Fallen, stages: Stages) -> None:
-    """Ends the run where a candidate crashed in this process: nothing that follows on the GPU could be trusted.
-
-    Raises:
-        FlashgenError: names the candidate.
-    """
-    if stages.kind != "measured" or outcome.gate == Gate.COMPILE:
-        return
-    if outcome.rejected.reason == Reason.CRASHED:
-        raise FlashgenError(
-            f"{candidate.config.key} for {candidate.spec.key} left the GPU unusable to this process: "
-            f"{outcome.rejected.detail}\n  next: run again with --storage FILE; the config is then passed by"
-        )

@@ -13,8 +13,10 @@ def disturbances(index: int, uuid: str | None) -> tuple[str, ...]:
 
 
 def _company(processes: list[GpuProcess], uuid: str | None) -> tuple[str, ...]:
-    """Inside a container this process may be listed by a pid it does not know, so it is the number that tells."""
-    here = [process for process in processes if uuid is not None and uuid in process.gpu_uuid]
+    """Inside a container this process may be listed by a pid it does not know, so it is the number that tells. The one
+    that began it may be there without any work of its own."""
+    on_it = [process for process in processes if uuid is not None and uuid in process.gpu_uuid]
+    here = [process for process in on_it if process.pid != str(os.getppid())]
     if len(here) < 2:
         return ()
     others = [process for process in here if process.pid != str(os.getpid())]

@@ -1,84 +1,107 @@
-"""The stages on a GPU that is in this machine: kernels are proven and timed on it."""
+"""The stages on a GPU of this machine: kernels are proven and timed on it, in a process that may die."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from flashgen.codegen.candidate import candidate_source
-from flashgen.compiler.classify import run_failure
-from flashgen.compiler.crosscompile import compile_many
-from flashgen.compiler.invoke import call_of
-from flashgen.compiler.load import load_source
+from flashgen.compiler.crosscompile import Unit, compile_many, unit_of
+from flashgen.compiler.known_bad import bad_key, known_bad, note_bad
 from flashgen.hardware.target import GpuTarget
-from flashgen.outcome import Measurement, Proof, Rejected, Resources
+from flashgen.outcome import Proof, Rejected, Resources
 from flashgen.spec import Workload
 from flashgen.store.evidence import EvidenceKind
-from flashgen.tune.cuda_clock import CudaClock
-from flashgen.tune.gpu_state import disturbances
+from flashgen.tune.gpu_worker import GpuWorker, gpu_worker
 from flashgen.tune.stages import Candidate, Compiled, Times
 from flashgen.tune.suite import CANDIDATE
-from flashgen.tune.timing import Call, all_measured, finals, glance, warm_up
-from flashgen.verify.prove import prove_rule
 from flashgen.verify.suites import FULL
+from flashgen.verify.worker import Job
+
+_Found = TypeVar("_Found")
+_TIMING = "timing"
 
 
 class MeasuredStages:
-    """Runs on device `index` of this process, whose facts are `target`; compiles in `jobs` processes."""
+    """Runs on GPU `index`, whose facts are `target`, in `worker` (default: the process kept for it); compiles in `jobs`
+    processes.
+
+    What crashes the process, or never ends, is rejected, and known from then on.
+    """
 
     kind: EvidenceKind = "measured"
 
-    def __init__(self, target: GpuTarget, index: int, workloads: tuple[Workload, ...], *, jobs: int, seed: int) -> None:
-        self._target, self._index, self._workloads = target, index, workloads
+    def __init__(
+        self,
+        target: GpuTarget,
+        index: int,
+        workloads: tuple[Workload, ...],
+        *,
+        jobs: int,
+        seed: int,
+        worker: GpuWorker | None = None,
+    ) -> None:
+        self._target, self._workloads = target, workloads
         self._jobs, self._seed = jobs, seed
-        self._clock = CudaClock(index, target.l2_bytes)
-        self._is_warm = False
+        self._worker = worker or gpu_worker(index, target.l2_bytes)
+        self._notes: tuple[str, ...] = ()
 
     def compile(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Resources | Rejected]]:
         return compile_many(candidates, self._target, self._jobs)
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
-        module, suite = load_source(candidate_source(*candidate)), FULL if thorough else CANDIDATE
-        seed, device = fresh_seed(self._seed, candidate, suite.name), f"cuda:{self._index}"
-        spec, rule = candidate.spec, module.PORTABLE[0]
-        return prove_rule(module, rule, spec, spec.dtype, device, suite, seed, stop_at_failure=True)
+        unit, suite = unit_of(*candidate), FULL if thorough else CANDIDATE
+        job = Job(
+            source=unit.source,
+            dtype=candidate.spec.dtype,
+            seed=fresh_seed(self._seed, candidate, suite.name),
+            spec=candidate.spec,
+            suite=suite.name,
+            stop_at_failure=True,
+        )
+        return self._unless_known(unit, f"proof {suite.name}", lambda: self._worker.prove(job, self._worker.silence_s))
 
     def glance(self, compiled: Compiled, best_us: float) -> Times | Rejected:
-        try:
-            calls = [self._call(compiled.candidate, workload) for workload in self._workloads]
-            if not self._is_warm:
-                self._is_warm = warm_up(self._clock, calls[0])
-            return glance(self._clock, calls, best_us)
-        except Exception as error:  # whatever a launch raises is the candidate's failure
-            return run_failure(error)
+        unit = unit_of(*compiled.candidate)
+        return self._unless_known(unit, _TIMING, lambda: self._worker.glance(unit, self._workloads, best_us))
 
     def time(self, finalists: Sequence[Compiled]) -> list[Times | Rejected]:
-        try:
-            return self._finals(finalists)
-        except Exception as error:  # it may be any one's failure
-            if len(finalists) == 1:
-                return [run_failure(error)]
-            return [self.time([finalist])[0] for finalist in finalists]
+        units = [unit_of(*finalist.candidate) for finalist in finalists]
+        known = [known_bad(self._key(unit, _TIMING)) for unit in units]
+        times = iter(self._timed([unit for unit, bad in zip(units, known) if bad is None]))
+        return [bad or next(times) for bad in known]
 
     def notes(self) -> tuple[str, ...]:
-        import torch
+        return self._notes
 
-        uuid = getattr(torch.cuda.get_device_properties(self._index), "uuid", None)
-        return disturbances(self._index, None if uuid is None else str(uuid))
+    def _timed(self, units: Sequence[Unit]) -> list[Times | Rejected]:
+        """Where the process does not survive, each is timed apart to find whose fault it was, and the others again."""
+        if not units:
+            return []
+        found = self._worker.time(units, self._workloads)
+        if not isinstance(found, Rejected):
+            self._notes = found.notes
+            return found.times
+        if len(units) == 1:
+            note_bad(self._key(units[0], _TIMING), found)
+            return [found]
+        apart = [self._timed([unit])[0] for unit in units]
+        standing = [unit for unit, times in zip(units, apart) if not isinstance(times, Rejected)]
+        if len(standing) == len(units):  # it does not happen to any one of them
+            return apart
+        again = iter(self._timed(standing))
+        return [times if isinstance(times, Rejected) else next(again) for times in apart]
 
-    def _finals(self, finalists: Sequence[Compiled]) -> list[Times | Rejected]:
-        rows: list[list[Measurement | Rejected]] = []
-        for workload in self._workloads:
-            calls = [self._call(finalist.candidate, workload) for finalist in finalists]
-            warm_up(self._clock, calls[0])
-            rows.append(finals(self._clock, calls))
-        return [all_measured(column) for column in zip(*rows)]
+    def _unless_known(self, unit: Unit, work: str, ask: Callable[[], _Found | Rejected]) -> _Found | Rejected:
+        key = self._key(unit, work)
+        if (known := known_bad(key)) is not None:
+            return known
+        if isinstance(found := ask(), Rejected):
+            note_bad(key, found)
+        return found
 
-    def _call(self, candidate: Candidate, workload: Workload) -> Call:
-        """One launch of the candidate's kernels into tensors that are there already."""
-        module = load_source(candidate_source(*candidate))
-        # A window's bounds are arguments: unbounded, the kernel does the work that its TFLOP/s are counted for.
-        return call_of(module, module.PORTABLE[0], candidate.spec, workload, f"cuda:{self._index}", (-1, -1))
+    def _key(self, unit: Unit, work: str) -> str:
+        return bad_key(unit.source, self._target, work)
 
 
 def fresh_seed(seed: int, candidate: Candidate, suite: str) -> int:

@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from flashgen.compiler.architectures import missing_compiler
 from flashgen.compiler.crosscompile import compile_many, worst_of
 from flashgen.config import KernelConfig, Knob
 from flashgen.families import TlBackwardConfig, TlConfig
-from flashgen.families.tl import TL, TlFamily
+from flashgen.families.tl import TlFamily
 from flashgen.families.tl_backward import TlBackwardFamily
-from flashgen.hardware.known import KNOWN
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Proof, Rejected, Resources
+from flashgen.resources.limits import MAX_SPILL_BYTES
+from flashgen.resources.portable import one_gpu_an_arch, portable_target
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.entry import TunedEntry
 from flashgen.store.evidence import EvidenceKind
-from flashgen.tune.evaluate import MAX_SPILL_BYTES
 from flashgen.tune.predicted import interpreted_proof, predicted_times
 from flashgen.tune.progress import Progress
 from flashgen.tune.request import TuneRequest
@@ -29,16 +30,7 @@ from flashgen.tune.result import TuneResult
 from flashgen.tune.run import tune
 from flashgen.tune.stages import Candidate, Compiled, Times, geometric_mean, typical_us
 
-SLUG = "portable"
 _TRIALS = 5  # each is compiled for every architecture
-
-# A kernel that any compiler of an architecture accepts: what fails on it has no compiler here.
-_PLAIN = Candidate(
-    AttentionSpec(dtype="fp16", head_dim=64, head_dim_v=64),
-    TlConfig(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=1),
-)
-_SUPPORTED = tuple(gpu.target for gpu in KNOWN.values() if TL.unsupported(_PLAIN.spec, gpu.target) is None)
-SHARED_BYTES = min(target.smem_per_block for target in _SUPPORTED)
 
 
 class PortableTl(TlFamily):
@@ -87,20 +79,6 @@ class PortableTlBackward(TlBackwardFamily):
             TlBackwardConfig.of_passes((step, kept, warps, stages), (kept, step, warps, stages))
             for kept, step, warps, stages in rows
         )
-
-
-def portable_target() -> GpuTarget:
-    """The NVIDIA GPU with least shared memory, cut to the least of all: rules that fit it fit all."""
-    smallest = min((target for target in _SUPPORTED if target.is_nvidia), key=lambda target: target.smem_per_block)
-    return replace(smallest, slug=SLUG, smem_per_block=SHARED_BYTES)
-
-
-def one_gpu_an_arch() -> tuple[GpuTarget, ...]:
-    """The first known GPU of every architecture that the family supports, least shared memory first."""
-    by_arch: dict[str, GpuTarget] = {}
-    for target in _SUPPORTED:
-        by_arch.setdefault(target.arch, target)
-    return tuple(sorted(by_arch.values(), key=lambda target: target.smem_per_block))
 
 
 class PortableStages:
@@ -155,10 +133,10 @@ class PortableStages:
         return (f"compiled for {archs}; predicted times are geometric means over these", *gone)
 
     def _has_compiler(self, target: GpuTarget) -> bool:
-        ((_, answer),) = compile_many([_PLAIN], target, self._jobs)
-        if isinstance(answer, Rejected):
-            self._missing[target.arch] = answer.detail
-        return isinstance(answer, Resources)
+        why = missing_compiler(target, self._jobs)
+        if why is not None:
+            self._missing[target.arch] = why
+        return why is None
 
 
 def _mean(times: Times) -> Prediction:

@@ -1,4 +1,4 @@
-"""What a run hands back: for each spec the rule, the funnel's counts, and why the others fell."""
+"""What a run hands back: for each spec its rules, the funnel's counts, and why the others fell."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FunnelCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneResult:
-    """`entry` is the rule for `spec`, or None where nothing works: then `failure` says why, in several lines.
+    """`entries` are the rules for `spec` by length; none where nothing works, and `failure` says why in several lines.
 
     `derived_from` is the spec whose finalists were tried here in place of a search.
     """
 
     spec: AttentionSpec
-    entry: TunedEntry | None
     counts: FunnelCounts
+    entries: tuple[TunedEntry, ...] = ()
     rejected: tuple[tuple[KernelConfig, Rejected], ...] = ()
     trials: tuple[TrialRecord, ...] = ()
     notes: tuple[str, ...] = ()

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from flashgen.compiler.known_bad import forget_bad
 from flashgen.compiler.toolchain import toolchain
-from flashgen.config import KernelConfig
 from flashgen.errors import NoFeasibleConfig
 from flashgen.outcome import Rejected, Toolchain
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.tune.derived import derive_spec
 from flashgen.tune.entry import serve_also
+from flashgen.tune.fleet import Fleet
 from flashgen.tune.measured import MeasuredStages
 from flashgen.tune.plan import Job, plan, twin_of
 from flashgen.tune.predicted import PredictedStages
@@ -20,7 +21,8 @@ from flashgen.tune.progress import Progress, Silent
 from flashgen.tune.request import TuneRequest
 from flashgen.tune.result import TuneResult, count
 from flashgen.tune.stages import Stages
-from flashgen.tune.tune_spec import Outcome, Setting, search_spec
+from flashgen.tune.storage import open_storage
+from flashgen.tune.tune_spec import Lent, Outcome, Setting, search_spec
 
 MakeStages = Callable[[TuneRequest, tuple[Workload, ...]], Stages]
 
@@ -35,17 +37,20 @@ def stages_of(request: TuneRequest, workloads: tuple[Workload, ...]) -> Stages:
 def tune(
     request: TuneRequest, progress: Progress | None = None, make_stages: MakeStages = stages_of
 ) -> tuple[TuneResult, ...]:
-    """A result for every spec, but one for both 16-bit dtypes where one rule serves both. Each is also handed to
+    """A result for every spec, but one for both 16-bit dtypes where the rules serve both. Each is also handed to
     `progress` as it is done. An interrupt from the keyboard ends the run early: the last result is then `interrupted`.
 
     Raises:
         NoFeasibleConfig: not one spec has a rule; the text says of each why.
-        FlashgenError: a candidate took the GPU context with it; results handed to `progress` before stay good.
-        OutputError: the storage cannot be written.
+        FlashgenError: the GPU's process does not start; results handed to `progress` before stay good.
+        OutputError: the storage cannot be opened or written; results handed to `progress` before stay good.
     """
-    results = _Run(request, progress or Silent(), make_stages).results()
+    if request.force:
+        forget_bad()
+    with open_storage(request.storage) as storage, Fleet(storage, request.study).joined("tune") as fleet:
+        results = _Run(request, progress or Silent(), make_stages, fleet).results()
     interrupted = any(result.interrupted for result in results)
-    if not interrupted and all(result.entry is None for result in results):
+    if not interrupted and not any(result.entries for result in results):
         raise NoFeasibleConfig("\n".join(result.failure or result.spec.key for result in results))
     return tuple(results)
 
@@ -55,13 +60,15 @@ class _Run:
     request: TuneRequest
     progress: Progress
     make_stages: MakeStages
+    fleet: Fleet
     jobs: list[Job] = field(default_factory=list)
-    ranked: dict[AttentionSpec, tuple[KernelConfig, ...]] = field(default_factory=dict)
+    lent: dict[AttentionSpec, Lent] = field(default_factory=dict)
     made: dict[tuple[Workload, ...], Stages] = field(default_factory=dict)
     toolchain: Toolchain = field(default_factory=toolchain)
 
     def results(self) -> list[TuneResult]:
         self.jobs = plan(self.request.specs, self.request.target, self.request.families)
+        self.jobs[0] = replace(self.jobs[0], notes=self.fleet.storage.notes + self.jobs[0].notes)
         end = None if self.request.timeout_s is None else time.monotonic() + self.request.timeout_s
         done: list[TuneResult] = []
         while self.jobs and not (done and done[-1].interrupted):
@@ -76,42 +83,44 @@ class _Run:
 
     def _do(self, job: Job, setting: Setting) -> TuneResult:
         outcome = self._derived(job, setting) or search_spec(job.spec, setting)
-        self.ranked[job.spec] = outcome.ranked
+        self.lent[job.spec] = outcome.lent
         result = replace(outcome.result, notes=job.notes + outcome.result.notes)
         return self._shared(job, result, setting)
 
     def _derived(self, job: Job, setting: Setting) -> Outcome | None:
-        """The rule taken over from the job's base, or None if it has none that works here."""
-        for known, note in ((self.ranked.get, ""), (self._held, "which was tuned before")):
+        """The rules with the configs of the job's base, or None if it has none that works here."""
+        for known, note in ((self.lent.get, ""), (self._held, "which was tuned before")):
             for base in _bases(job):
-                if configs := known(base):
-                    result = derive_spec(job.spec, base, configs, setting)
+                if (lent := known(base)) is not None and lent.winners:
+                    result = derive_spec(job.spec, base, lent, setting)
                     notes = (f"with the config of {base.key}, {note}", *result.notes) if note else result.notes
-                    return None if result.entry is None else Outcome(result=replace(result, notes=notes))
+                    return Outcome(result=replace(result, notes=notes)) if result.entries else None
         return None
 
-    def _held(self, base: AttentionSpec) -> tuple[KernelConfig, ...]:
+    def _held(self, base: AttentionSpec) -> Lent:
         """The configs of rules for `base` that were there before the run, the rule for the longest sequences first."""
         rules = [entry for entry in self.request.held if entry.spec == base]
-        return tuple(entry.config for entry in sorted(rules, key=lambda entry: -entry.workloads.end))
+        ordered = sorted(rules, key=lambda entry: -entry.workloads.end)
+        return Lent(winners=tuple(dict.fromkeys(entry.config for entry in ordered)))
 
     def _shared(self, job: Job, result: TuneResult, setting: Setting) -> TuneResult:
-        """The result, its rule serving the job's other dtype too, or a job for that dtype in the queue."""
+        """The result, its rules serving the job's other dtype too, or a job for that dtype in the queue."""
         if job.also is None or result.interrupted:
             return result
         apart = Job(spec=replace(job.spec, dtype=job.also))
-        if result.entry is None:
+        if not result.entries:
             self.jobs.insert(0, apart)
             return result
         self.progress.step(job.spec, f"sharing the rule with {job.also}")
         try:
-            entry = serve_also(result.entry, job.also, setting.stages, self.request.target)
-        except KeyboardInterrupt:  # the rule is good for its own dtype
+            entries = serve_also(result.entries, job.also, setting.stages, self.request.target)
+        except KeyboardInterrupt:  # the rules are good for their own dtype
             return replace(result, interrupted=True)
-        if isinstance(entry, Rejected):
+        if isinstance(entries, Rejected):
             self.jobs.insert(0, apart)
-            return replace(result, notes=(*result.notes, f"{job.also} is tuned apart: {entry.reason}: {entry.detail}"))
-        return replace(result, entry=entry)
+            why = f"{job.also} is tuned apart: {entries.reason}: {entries.detail}"
+            return replace(result, notes=(*result.notes, why))
+        return replace(result, entries=entries)
 
     def _setting(self, job: Job, end: float | None) -> Setting:
         workloads = self.request.workloads_of(job.spec)
@@ -123,6 +132,7 @@ class _Run:
             workloads=workloads,
             toolchain=self.toolchain,
             progress=self.progress,
+            fleet=self.fleet,
         )
         if end is None:
             return setting
@@ -140,6 +150,4 @@ def _bases(job: Job) -> Sequence[AttentionSpec]:
 
 def _nothing(spec: AttentionSpec) -> TuneResult:
     """The result of a spec that was interrupted before anything was chosen."""
-    return TuneResult(
-        spec=spec, entry=None, counts=count([], [], None), interrupted=True, failure=f"{spec.key}: interrupted"
-    )
+    return TuneResult(spec=spec, counts=count([], [], None), interrupted=True, failure=f"{spec.key}: interrupted")

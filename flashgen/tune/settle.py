@@ -1,67 +1,135 @@
-"""From the candidates that came through a search to one rule: final timings, the choice, the thorough proof."""
+"""From the candidates that came through a search to its rules: final timings, the choice, the thorough proofs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import NamedTuple
 
 from flashgen.config import KernelConfig
 from flashgen.outcome import Proof, Rejected
-from flashgen.tune.choose import Choice, Timed, choose
-from flashgen.tune.evaluate import Evaluated, Fallen, Gate, stop_if_fatal, usable
-from flashgen.tune.stages import Compiled, Stages
+from flashgen.resources.fit import HELD_OUT
+from flashgen.spec import Workload
+from flashgen.store.evidence import EvidenceKind
+from flashgen.tune.choose import Timed
+from flashgen.tune.evaluate import Evaluated, Fallen, Gate, usable
+from flashgen.tune.rules import Rule, fit_rules, lengths_of
+from flashgen.tune.stages import Compiled, Stages, score_us
 
-_MAX_FINALISTS = 8  # of those that must be timed
+_MAX_FINALISTS = 8  # of those that must be timed; one more for every further length
 _MAX_PROOFS = 8  # that may fail: when so many of the best do, it is not the configs that are wrong
-_MARGIN = 1.1  # over the best of the search: a short timing is no further off than that
+_NEAR = 1.1  # over the best of the search: a short timing is no further off than that
+
+
+class ProvenRule(NamedTuple):
+    """A rule and the thorough proof of its config."""
+
+    rule: Rule
+    proof: Proof
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """The choice and the winner's proof (both None where nobody is left), and what became of the others.
+    """The rules by length (none where nobody is left), and what became of the other candidates.
 
-    `ranked` are the compiled finalists, the winner first, then by time. `fell` holds those that the search let through
-    and the finals rejected.
+    `others` are the finalists that no rule names, by time. `fell` holds those that the search let through and the
+    finals rejected.
     """
 
-    choice: Choice | None
-    proof: Proof | None
-    ranked: tuple[Compiled, ...]
-    fell: tuple[tuple[KernelConfig, Fallen], ...]
+    rules: tuple[ProvenRule, ...] = ()
+    others: tuple[Compiled, ...] = ()
+    fell: tuple[tuple[KernelConfig, Fallen], ...] = ()
+
+    @property
+    def winners(self) -> tuple[KernelConfig, ...]:
+        """The configs of the rules, that for the longest sequences first."""
+        return tuple(dict.fromkeys(rule.winner.compiled.config for rule, _ in reversed(self.rules)))
 
 
-def settle(evaluated: Iterable[Evaluated], stages: Stages) -> Settled:
-    """Times the best candidates together and proves the preferred one; one that fails gives way to the next.
+def settle(
+    evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], safe: KernelConfig | None = None
+) -> Settled:
+    """Times the best candidates together, fits rules and proves their configs; where one fails, the others' rules.
 
-    After a few thorough proofs that fail nothing is chosen: what they have in common is the kernel's text.
+    `safe` is the config that no rule may be slower than, if it is among the finalists. After a few thorough proofs that
+    fail nothing is chosen: what they have in common is the kernel's text.
 
     Raises:
-        FlashgenError: a candidate took the GPU context with it.
+        FlashgenError: the GPU's process does not start.
     """
     failed = 0
     waiting = sorted(evaluated, key=lambda one: (one.us, one.compiled.config.key))
     fell: list[tuple[KernelConfig, Fallen]] = []
+    proofs: dict[KernelConfig, Proof] = {}
     while waiting and failed < _MAX_PROOFS:
-        finalists, waiting = _finalists(waiting, _MAX_FINALISTS if stages.kind == "measured" else len(waiting))
+        finalists, waiting = _finalists(waiting, workloads, safe, limited=stages.kind == "measured")
         standing = _timed(_proven(finalists, stages, fell), stages, fell)
         while standing and failed < _MAX_PROOFS:
-            choice = choose(standing)
-            winner = choice.winner.compiled
-            proof = stages.prove(winner.candidate, thorough=True)
-            if isinstance(proof, Proof):
-                others = sorted((one for one in standing if one.compiled != winner), key=lambda one: one.us)
-                ranked = (winner, *(one.compiled for one in others), *(one.compiled for one in waiting))
-                return Settled(choice=choice, proof=proof, ranked=ranked, fell=tuple(fell))
+            rules = fit_rules(standing, workloads, safe, _error(stages.kind))
+            if (failure := _prove(rules, proofs, stages)) is None:
+                return _settled(rules, proofs, standing, waiting, fell)
             failed += 1
-            _drop(winner, Gate.PROVE, proof, stages, fell)
-            standing = [one for one in standing if one.compiled != winner]
-    return Settled(choice=None, proof=None, ranked=(), fell=tuple(fell))
+            loser, why = failure
+            _drop(loser, Gate.PROVE, why, fell)
+            standing = [one for one in standing if one.compiled != loser]
+    return Settled(fell=tuple(fell))
 
 
-def _finalists(ranked: Sequence[Evaluated], limit: int) -> tuple[list[Evaluated], list[Evaluated]]:
-    """(those that may still be the best, the others)."""
-    near = [one for one in ranked[:limit] if one.us <= _MARGIN * ranked[0].us]
-    return near, list(ranked[len(near) :])
+def _error(kind: EvidenceKind) -> float:
+    """What times may be wrong by, beyond their intervals."""
+    return HELD_OUT.error if kind == "predicted" else 0.0
+
+
+def _settled(
+    rules: Sequence[Rule],
+    proofs: dict[KernelConfig, Proof],
+    standing: Sequence[Timed],
+    waiting: Sequence[Evaluated],
+    fell: Sequence[tuple[KernelConfig, Fallen]],
+) -> Settled:
+    named = [rule.winner.compiled for rule in rules]
+    beaten = [one.compiled for one in sorted(standing, key=lambda one: one.us) if one.compiled not in named]
+    return Settled(
+        rules=tuple(ProvenRule(rule, proofs[rule.winner.compiled.config]) for rule in rules),
+        others=(*beaten, *(one.compiled for one in waiting)),
+        fell=tuple(fell),
+    )
+
+
+def _prove(
+    rules: Iterable[Rule], proofs: dict[KernelConfig, Proof], stages: Stages
+) -> tuple[Compiled, Rejected] | None:
+    """Adds to `proofs` what they lack of the rules' configs; the first of these that is not exact, or None."""
+    for winner in (rule.winner.compiled for rule in rules):
+        if winner.config in proofs:
+            continue
+        proof = stages.prove(winner.candidate, thorough=True)
+        if isinstance(proof, Rejected):
+            return winner, proof
+        proofs[winner.config] = proof
+    return None
+
+
+def _finalists(
+    ranked: Sequence[Evaluated], workloads: Sequence[Workload], safe: KernelConfig | None, *, limited: bool
+) -> tuple[list[Evaluated], list[Evaluated]]:
+    """(those that may still be the best, over all workloads or at one length, the safe one first; the others).
+
+    Where they are `limited`, the best of every order come before the second ones.
+    """
+    lengths = lengths_of(workloads)
+    orders = [_near(ranked, positions) for positions in (range(len(workloads)), *lengths.values())]
+    near = dict.fromkeys(index for index in chain.from_iterable(zip_longest(*orders)) if index is not None)
+    first = sorted(near, key=lambda index: ranked[index].compiled.config != safe)
+    taken = first[: _MAX_FINALISTS + len(lengths) - 1] if limited else first
+    return [ranked[index] for index in taken], [one for index, one in enumerate(ranked) if index not in taken]
+
+
+def _near(ranked: Sequence[Evaluated], workloads: Sequence[int]) -> list[int]:
+    """The candidates that are not clearly slower than the best on some of the workloads, by time there."""
+    us = [score_us(tuple(one.times[position] for position in workloads)) for one in ranked]
+    return [index for index in sorted(range(len(us)), key=us.__getitem__) if us[index] <= _NEAR * min(us)]
 
 
 def _proven(finalists: Sequence[Evaluated], stages: Stages, fell: list[tuple[KernelConfig, Fallen]]) -> list[Compiled]:
@@ -71,7 +139,7 @@ def _proven(finalists: Sequence[Evaluated], stages: Stages, fell: list[tuple[Ker
         proof = one.proof
         found = proof if proof is not None or stages.kind != "measured" else stages.prove(one.compiled.candidate)
         if isinstance(found, Rejected):
-            _drop(one.compiled, Gate.PROVE, found, stages, fell)
+            _drop(one.compiled, Gate.PROVE, found, fell)
         else:
             kept.append(one.compiled)
     return kept
@@ -82,15 +150,11 @@ def _timed(compiled: Sequence[Compiled], stages: Stages, fell: list[tuple[Kernel
     for one, found in zip(compiled, stages.time(compiled) if compiled else ()):
         times = usable(found)
         if isinstance(times, Rejected):
-            _drop(one, Gate.TIME, times, stages, fell)
+            _drop(one, Gate.TIME, times, fell)
         else:
             kept.append(Timed(compiled=one, times=times))
     return kept
 
 
-def _drop(
-    compiled: Compiled, gate: Gate, rejected: Rejected, stages: Stages, fell: list[tuple[KernelConfig, Fallen]]
-) -> None:
-    fallen = Fallen(gate=gate, rejected=rejected, resources=compiled.resources)
-    fell.append((compiled.config, fallen))
-    stop_if_fatal(compiled.candidate, fallen, stages)
+def _drop(compiled: Compiled, gate: Gate, rejected: Rejected, fell: list[tuple[KernelConfig, Fallen]]) -> None:
+    fell.append((compiled.config, Fallen(gate=gate, rejected=rejected, resources=compiled.resources)))

@@ -37,15 +37,15 @@ class Compiled:
 class Stages(Protocol):
     """The back-end of a search. Times come one a workload, in the order of the workloads it was made for.
 
-    Where `kind` is measured, a candidate is proven before it is timed, and one that crashes takes this process's GPU
-    context with it. Where it is predicted, times are cheap and proofs dear: only candidates that would win are proven.
+    Where `kind` is measured, a candidate is proven before it is timed. Where it is predicted, times are cheap and
+    proofs dear: only candidates that would win are proven. What crashes or never ends is Rejected like the rest.
     """
 
     @property
     def kind(self) -> EvidenceKind: ...
 
     def compile(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Resources | Rejected]]:
-        """(index, answer) of every candidate, in any order."""
+        """(index, answer) of every candidate, in any order. Compilers begin at once, not when answers are asked for."""
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
         """The record that the candidate is exact: enough to be timed, or `thorough` enough to be a rule's proof."""

@@ -6,15 +6,15 @@ import random
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.spec import AttentionSpec
 from flashgen.tune.evaluate import Evaluated, Fallen, Gate
+from flashgen.tune.fleet import Fleet
 from flashgen.tune.records import TrialRecord, decode, encode
 from flashgen.tune.space import Space, differences
-from flashgen.tune.storage import is_gone, this_process
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -26,39 +26,38 @@ if TYPE_CHECKING:
 _OWNER, _CONFIG, _SKIPPED, _OUTCOME = "owner", "config", "skipped", "outcome"
 _CONSTRAINT = "gates left"
 _STARTUP_TRIALS = 4  # random ones before the model: Optuna's 10 would be a whole small budget
-_UNCLAIMED_FOR = timedelta(seconds=10)  # a live process claims its trial within milliseconds
-_POLL_S = 0.01  # between looks at a trial that is about to get its config
+_POLL_S = 0.02  # between looks at a trial that is about to get its config
 
 
 class Study:
-    """A resumable search over `space` for `spec`, which several processes may share.
+    """A resumable search over `space` for `spec`, which the processes of `fleet` may share.
 
     A rejected candidate is a PRUNED trial with a violated constraint, the state through which the sampler learns from
-    it. A trial that was never evaluated is a FAILed one.
+    it. A trial that was never evaluated is a FAILed one: skipped, given up, or of a process that is gone, which whoever
+    asks next finds out. If that process was only cut off, what it says later is dropped, as no trial ends twice.
     """
 
-    def __init__(self, spec: AttentionSpec, space: Space, study: OptunaStudy, seed: int) -> None:
-        self.spec, self.space = spec, space
+    def __init__(self, spec: AttentionSpec, space: Space, study: OptunaStudy, seed: int, fleet: Fleet) -> None:
+        self.spec, self.space, self.fleet = spec, space, fleet
         self._study = study
-        self._owner = this_process()
         self._by_key = {config.key: config for config in space.configs}
         # A resumed study that began from the same seed again would ask for what it has already had.
         self._random = random.Random(f"{seed}/{len(study.get_trials(deepcopy=False))}")
         study.sampler = _sampler(self._random.getrandbits(32))
 
+    @property
+    def name(self) -> str:
+        return str(self._study.study_name)
+
     def reap(self) -> int:
-        """Fails the trials whose process was killed, and says how many: their configs are free to be tried."""
-        stale = [trial for trial in self._trials("RUNNING") if self._is_stale(trial)]
-        for trial in stale:
-            self._study.tell(trial.number, state=_state("FAIL"), skip_if_finished=True)
-        return len(stale)
+        """Fails the trials whose process is gone, and says how many: their configs are free to be tried."""
+        return self._fail_stale(self._trials("RUNNING"))
 
     def enqueue(self, configs: Iterable[KernelConfig]) -> None:
         """Asks for these first, in order, but for those that are not in the space, tried or waiting already."""
-        known = {trial.user_attrs.get(_CONFIG) for trial in self._trials("WAITING")}
-        known |= {config.key for config in self._taken()}
+        known = self._configs(self._standing())
         for config in dict.fromkeys(configs):
-            if config.key not in known and self.space.find(config.knobs()) is not None:
+            if config not in known and self.space.find(config.knobs()) is not None:
                 self._enqueue(config)
 
     def ask(self) -> tuple[Trial, KernelConfig] | None:
@@ -69,27 +68,26 @@ class Study:
         """
         while untried := self._untried():
             trial = self._study.ask()
-            trial.set_user_attr(_OWNER, self._owner)  # before its params, so that a trial with params has an owner
-            knobs: dict[str, Any] = {
-                name: trial.suggest_categorical(name, list(values)) for name, values in self.space.choices.items()
-            }
-            config = self.space.find(knobs)
-            if config is not None and config not in self._taken_before(trial.number):
-                return trial, config
-            trial.set_user_attr(_SKIPPED, "no such config" if config is None else "tried before")
-            self._study.tell(trial, state=_state("FAIL"))
-            if not self._trials("WAITING"):
-                self._enqueue(self._nearest(knobs, untried))
+            with suppress(_already_ended()):  # others may have taken this process for dead
+                knobs = self._claim(trial)
+                config = self.space.find(knobs)
+                if config is not None and config not in self._taken_before(trial.number):
+                    return trial, config
+                trial.set_user_attr(_SKIPPED, "no such config" if config is None else "tried before")
+                self._end(trial, "FAIL")
+                if not self._trials("WAITING"):
+                    self._enqueue(self._nearest(knobs, untried))
         return None
 
     def tell(self, trial: Trial, config: KernelConfig, outcome: Evaluated | Fallen) -> TrialRecord:
-        """Records `outcome` durably."""
-        trial.set_user_attr(_OUTCOME, encode(outcome))
-        _constrain(trial, outcome)
+        """Records `outcome` durably, unless the trial was given up for dead in the meantime."""
+        with suppress(_already_ended()):
+            trial.set_user_attr(_OUTCOME, encode(outcome))
+            _constrain(trial, outcome)
         if isinstance(outcome, Evaluated):
-            self._study.tell(trial, outcome.us, skip_if_finished=True)
+            self._end(trial, "COMPLETE", outcome.us)
         else:
-            self._study.tell(trial, state=_state("PRUNED"), skip_if_finished=True)
+            self._end(trial, "PRUNED")
         return TrialRecord(number=trial.number, config=config, outcome=outcome)
 
     def release(self, trials: Iterable[Trial]) -> None:
@@ -97,7 +95,16 @@ class Study:
         running = {trial.number for trial in self._trials("RUNNING")}
         for trial in trials:
             if trial.number in running:
-                self._study.tell(trial, state=_state("FAIL"))
+                self._end(trial, "FAIL")
+
+    def await_others(self, deadline: float) -> bool:
+        """Waits until no other process works on a trial, or until `deadline` (time.monotonic seconds); whether any did.
+        What a process that is gone had begun is free then."""
+        waited = False
+        while time.monotonic() < deadline and any(self._is_anothers(trial) for trial in self._standing()):
+            waited = True
+            time.sleep(self.fleet.pace.look_s)
+        return waited
 
     def records(self) -> list[TrialRecord]:
         """Every config that was tried, by this process, before or beside it."""
@@ -110,13 +117,7 @@ class Study:
 
     def spent(self) -> int:
         """Trials that count against a budget: the tried ones, and those that live processes are working on."""
-        working = [trial for trial in self._trials("RUNNING") if self._is_claimed(trial)]
-        return len(self._trials("COMPLETE", "PRUNED")) + len(working)
-
-    def _taken(self) -> set[KernelConfig]:
-        """The configs that were tried or that a live process works on."""
-        working = [trial for trial in self._trials("RUNNING") if self._is_claimed(trial)]
-        return self._configs([*self._trials("COMPLETE", "PRUNED"), *working])
+        return len([trial for trial in self._standing() if _OWNER in trial.user_attrs])
 
     def _taken_before(self, number: int) -> set[KernelConfig]:
         """The configs that trial `number` must leave alone: those tried, or that a trial of a lower number has or will
@@ -124,13 +125,20 @@ class Study:
 
         That holds only once all lower ones have said which config is theirs, so this waits for them (Lamport's bakery,
         doi:10.1145/361082.361093, with trial numbers for tickets). Those wait for lower ones only, so none waits for
-        ever, and a killed process is not waited for.
+        ever, and a process that is gone is not waited for.
         """
         while True:
-            before = [trial for trial in self._trials("RUNNING", "WAITING") if trial.number < number]
-            if not any(self._is_choosing(trial) for trial in before):
-                return self._configs([*self._trials("COMPLETE", "PRUNED"), *filter(self._will_be_tried, before)])
+            standing = self._standing()  # one that is only late finds its trial ended, and takes nothing any more
+            if not any(trial.number < number and self._is_choosing(trial) for trial in standing):
+                return self._configs(trial for trial in standing if trial.number < number or trial.state.is_finished())
             time.sleep(_POLL_S)
+
+    def _standing(self) -> list[FrozenTrial]:
+        """Every trial that has not failed, once those whose process is gone have."""
+        while True:
+            trials = self._trials("WAITING", "RUNNING", "COMPLETE", "PRUNED")
+            if not self._fail_stale(trials):
+                return trials  # of one that was just failed it would not be known whether it had ended otherwise
 
     def _configs(self, trials: Iterable[FrozenTrial]) -> set[KernelConfig]:
         configs = map(self._config_of, trials)
@@ -141,15 +149,28 @@ class Study:
         return self._by_key.get(trial.user_attrs.get(_CONFIG, "")) or self.space.find(trial.params)
 
     def _is_choosing(self, trial: FrozenTrial) -> bool:
-        """Whether a process that may be alive has begun the trial and not yet said which config it is for."""
+        """Whether a process has begun the trial and not yet said which config it is for."""
         is_open = _SKIPPED not in trial.user_attrs and self._config_of(trial) is None
-        return is_open and trial.state == _state("RUNNING") and not self._is_stale(trial)
+        return is_open and trial.state == _state("RUNNING")
 
-    def _will_be_tried(self, trial: FrozenTrial) -> bool:
-        return trial.state == _state("WAITING") or not self._is_stale(trial)
+    def _claim(self, trial: Trial) -> dict[str, Any]:
+        """Makes `trial` this process's own, and gives it the knobs that were enqueued or that the sampler wants."""
+        trial.set_user_attr(_OWNER, self.fleet.owner)  # before its params, so that a trial with params has an owner
+        return {name: trial.suggest_categorical(name, list(values)) for name, values in self.space.choices.items()}
+
+    def _fail_stale(self, trials: Iterable[FrozenTrial]) -> int:
+        stale = [trial for trial in trials if trial.state == _state("RUNNING") and self._is_stale(trial)]
+        for trial in stale:
+            self._end(trial.number, "FAIL")
+        return len(stale)
+
+    def _end(self, trial: Trial | int, state: str, us: float | None = None) -> None:
+        """Ends a trial, unless it has ended before."""
+        with suppress(_already_ended()):
+            self._study.tell(trial, us, state=_state(state), skip_if_finished=True)
 
     def _untried(self) -> list[KernelConfig]:
-        taken = self._taken()
+        taken = self._configs(trial for trial in self._standing() if _OWNER in trial.user_attrs)
         return [config for config in self.space.configs if config not in taken]
 
     def _nearest(self, knobs: dict[str, Knob], untried: Sequence[KernelConfig]) -> KernelConfig:
@@ -163,14 +184,19 @@ class Study:
     def _trials(self, *states: str) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=tuple(map(_state, states)))
 
-    def _is_claimed(self, trial: FrozenTrial) -> bool:
-        owner = trial.user_attrs.get(_OWNER)
-        return owner is not None and not is_gone(owner)
+    def _is_anothers(self, trial: FrozenTrial) -> bool:
+        is_running = bool(trial.state == _state("RUNNING"))
+        return is_running and trial.user_attrs.get(_OWNER, self.fleet.owner) != self.fleet.owner
 
     def _is_stale(self, trial: FrozenTrial) -> bool:
-        if _OWNER in trial.user_attrs:
-            return not self._is_claimed(trial)
-        return trial.datetime_start is None or datetime.now() - trial.datetime_start > _UNCLAIMED_FOR
+        owner = trial.user_attrs.get(_OWNER)
+        return self.fleet.is_unclaimed(f"{self.name} {trial.number}") if owner is None else self.fleet.is_gone(owner)
+
+
+def _already_ended() -> type[Exception]:
+    from optuna.exceptions import UpdateFinishedTrialError
+
+    return UpdateFinishedTrialError
 
 
 def _state(name: str) -> Any:

@@ -10,20 +10,23 @@ from flashgen.config import KernelConfig
 from flashgen.families import serving
 from flashgen.outcome import Toolchain
 from flashgen.spec import AttentionSpec, Workload
-from flashgen.tune.choose import Choice
-from flashgen.tune.entry import entry_of
+from flashgen.store.entry import WorkloadRange
+from flashgen.tune.entry import entries_of
 from flashgen.tune.evaluate import Evaluated
 from flashgen.tune.failures import explain, unsupported
+from flashgen.tune.fleet import Fleet
 from flashgen.tune.identity import Identity, open_study
 from flashgen.tune.predicted import promising
 from flashgen.tune.progress import Progress
 from flashgen.tune.records import TrialRecord
 from flashgen.tune.request import TuneRequest
 from flashgen.tune.result import TuneResult, count, rejections
-from flashgen.tune.search import Limits, search
+from flashgen.tune.rules import Rule
+from flashgen.tune.search import Limits
 from flashgen.tune.settle import settle
 from flashgen.tune.space import Space, space_of
 from flashgen.tune.stages import Stages
+from flashgen.tune.together import search_together
 
 _SHOWN_TIES = 5
 _PROMISING = 8  # configs of the cost model's choice that are tried before the sampler's
@@ -38,27 +41,36 @@ class Setting:
     workloads: tuple[Workload, ...]
     toolchain: Toolchain
     progress: Progress
+    fleet: Fleet
     deadline: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """The configs that a spec's rules name, and those that may stand in for one of them, best first."""
+
+    winners: tuple[KernelConfig, ...] = ()
+    others: tuple[KernelConfig, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """A spec's result, and its finalists' configs, best first, for the specs that take them over."""
+    """A spec's result, and what it lends to the specs that take over its configs."""
 
     result: TuneResult
-    ranked: tuple[KernelConfig, ...] = ()
+    lent: Lent = Lent()
 
 
 def search_spec(spec: AttentionSpec, setting: Setting) -> Outcome:
-    """Searches the space of every family of its op for the best config of `spec`.
+    """Searches the space of every family of its op for the best configs of `spec`.
 
     Raises:
-        FlashgenError: a candidate took the GPU context with it.
+        FlashgenError: the GPU's process does not start.
         OutputError: the storage cannot be written.
     """
     target = setting.request.target
     if (refusal := unsupported(spec, target, setting.request.families)) is not None:
-        return Outcome(result=TuneResult(spec=spec, entry=None, counts=count([], [], None), failure=refusal))
+        return Outcome(result=TuneResult(spec=spec, counts=count([], [], None), failure=refusal))
     families = serving(spec.op, setting.request.families)
     spaces = {name: space_of(family, spec, target) for name, family in families.items()}
     records: list[TrialRecord] = []
@@ -86,11 +98,12 @@ def _search(
         workloads=setting.workloads,
         toolchain=setting.toolchain,
     )
-    study, notes = open_study(identity, space, request.storage, request.seed)
+    study, notes = open_study(identity, space, setting.fleet, request.seed, request.budget, fresh=request.force)
     study.enqueue(request.families[family].likely_good(spec, request.target))
     study.enqueue(promising(space.configs, spec, request.target, setting.workloads, _PROMISING))
-    limits = Limits(trials=request.budget, deadline=setting.deadline, batch=max(2, 2 * request.jobs))
-    interrupted = search(study, setting.stages, request.target, limits, setting.progress)
+    batch = setting.fleet.batch(request.budget, request.jobs)
+    limits = Limits(trials=request.budget, deadline=setting.deadline, batch=batch)
+    interrupted = search_together(study, setting.stages, request.target, limits, setting.progress)
     return study.records(), notes, interrupted
 
 
@@ -104,31 +117,41 @@ def _settled(
 ) -> Outcome:
     stages, target = setting.stages, setting.request.target
     setting.progress.step(spec, "timing the finalists" if stages.kind == "measured" else "proving the best prediction")
-    settled = settle((r.outcome for r in records if isinstance(r.outcome, Evaluated)), stages)
+    standing = (record.outcome for record in records if isinstance(record.outcome, Evaluated))
+    settled = settle(standing, stages, setting.workloads, safe_config(spec, setting.request))
     fell = dict(settled.fell)
     records = [replace(record, outcome=fell.get(record.config, record.outcome)) for record in records]
-    proven = None if stages.kind == "measured" else int(settled.proof is not None)
+    proven = None if stages.kind == "measured" else len(settled.winners)
     counts = count(spaces, records, proven)
     result = TuneResult(
         spec=spec,
-        entry=None,
         counts=counts,
         rejected=rejections(spaces, records),
         trials=tuple(records),
         notes=notes,
         interrupted=interrupted,
     )
-    if settled.choice is None or settled.proof is None:
+    if not settled.rules:
         return Outcome(result=replace(result, failure=explain(spec, target, spaces, records, counts)))
-    entry = entry_of(settled.choice, settled.proof, counts.timed, setting.workloads, stages, setting.toolchain)
-    result = replace(result, entry=entry, notes=notes + _tie_notes(settled.choice) + stages.notes())
-    return Outcome(result=result, ranked=tuple(compiled.config for compiled in settled.ranked))
+    entries = entries_of(settled.rules, counts.timed, stages.kind, setting.toolchain)
+    ties = tuple(note for rule, _ in settled.rules for note in _tie_notes(rule))
+    result = replace(result, entries=entries, notes=notes + ties + stages.notes())
+    others = tuple(compiled.config for compiled in settled.others)
+    return Outcome(result=result, lent=Lent(winners=settled.winners, others=others))
 
 
-def _tie_notes(choice: Choice) -> tuple[str, ...]:
-    """Which configs another run might have chosen, but for the rule that decides among equals."""
-    if not choice.tied:
+def safe_config(spec: AttentionSpec, request: TuneRequest) -> KernelConfig:
+    """What a user gets without tuning, the best guess of the first family that writes the op."""
+    family = next(iter(serving(spec.op, request.families).values()))
+    return family.likely_good(spec, request.target)[0]
+
+
+def _tie_notes(rule: Rule) -> tuple[str, ...]:
+    """Which configs another run might have chosen, but for the tie rule."""
+    tied = rule.choice.tied
+    if not tied:
         return ()
-    keys = ", ".join(sorted(one.compiled.config.key for one in choice.tied)[:_SHOWN_TIES])
-    more = len(choice.tied) - _SHOWN_TIES
-    return (f"{len(choice.tied)} not told apart from the best: {keys}" + (f" and {more} more" if more > 0 else ""),)
+    keys = ", ".join(sorted(one.compiled.config.key for one in tied)[:_SHOWN_TIES])
+    where = "" if rule.keys == WorkloadRange() else f" for {rule.keys}"
+    more = f" and {len(tied) - _SHOWN_TIES} more" if len(tied) > _SHOWN_TIES else ""
+    return (f"{len(tied)} not told apart from the best{where}: {keys}{more}",)

@@ -1,53 +1,69 @@
-"""The worker's own process: `python -m flashgen.verify.serve` answers requests, a JSON object a line, on its stdout.
+"""The prover's own process: `python -m flashgen.verify.serve`, see worker.Worker.
 
 Requests: {"ask": "rules", "source"} and {"ask": "proof", "source", "rule", "dtype", "spec", "suite", "seed",
-"stop_at_failure"}. Before a probe is run its name is sent, so that whoever waits knows where a process died.
+"stop_at_failure"}.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from types import ModuleType
 from typing import Any
 
+from flashgen.compiler.classify import run_failure
+from flashgen.compiler.invoke import all_rules
 from flashgen.compiler.load import load_source
 from flashgen.errors import FlashgenError
-from flashgen.outcome import Proof
+from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.spec import AttentionSpec, Dtype
+from flashgen.verify.probes import Suite
 from flashgen.verify.prove import prove_rule
-from flashgen.verify.rules import all_rules, describe_rules, spec_of
+from flashgen.verify.rules import describe_rules, spec_of
+from flashgen.verify.serving import Reply, Say, serve
 from flashgen.verify.suites import SUITES
 
-Send = Callable[[dict[str, Any]], None]
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prover:
+    """Answers about emitted modules. `device` None is the CPU for a module that is interpreted, else the first GPU."""
 
-def main() -> None:
-    # What a kernel or a library prints must not mix with replies: stdout becomes stderr, replies get a copy.
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    say: Say
+    suites: Mapping[str, Suite] = field(default_factory=lambda: SUITES)
+    device: str | None = None
 
-    def send(reply: dict[str, Any]) -> None:
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
-
-    for line in sys.stdin:
-        send(answer(json.loads(line), send))
-
-
-def answer(request: dict[str, Any], send: Send) -> dict[str, Any]:
-    """The reply to one request; an error of this package or of the module's import comes back as its traceback."""
-    try:
+    def answer(self, request: dict[str, Any]) -> Reply:
         module = _load(request["source"])
         if request["ask"] == "rules":
-            return {"rules": describe_rules(module, _device(module))}
-        return _prove(module, request, send)
-    except Exception as error:  # the process that asked raises it
-        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            return {"rules": describe_rules(module, self._device(module))}
+        outcome = self._prove(module, request)
+        return {"proof" if isinstance(outcome, Proof) else "rejected": asdict(outcome)}
+
+    def _prove(self, module: ModuleType, request: dict[str, Any]) -> Proof | Rejected:
+        rule = all_rules(module)[request["rule"]]
+        dtype: Dtype = request["dtype"]
+        try:
+            return prove_rule(
+                module,
+                rule,
+                AttentionSpec(**request["spec"]) if request["spec"] else spec_of(rule, dtype),
+                dtype,
+                self._device(module),
+                self.suites[request["suite"]],
+                request["seed"],
+                stop_at_failure=request["stop_at_failure"],
+                on_probe=lambda name: self.say(f"probe {name!r}"),
+            )
+        except Exception as error:
+            # A kernel that strayed may be found out by the next one, which is the prover's.
+            if (rejected := run_failure(error)).reason is Reason.COMPILE:
+                raise
+            return rejected
+
+    def _device(self, module: ModuleType) -> Any:
+        import torch
+
+        return torch.device(self.device or ("cpu" if module.INTERPRETED else "cuda:0"))
 
 
 def _load(source: str) -> ModuleType:
@@ -57,29 +73,5 @@ def _load(source: str) -> ModuleType:
     return module
 
 
-def _device(module: ModuleType) -> Any:
-    import torch
-
-    return torch.device("cpu" if module.INTERPRETED else "cuda:0")
-
-
-def _prove(module: ModuleType, request: dict[str, Any], send: Send) -> dict[str, Any]:
-    rule = all_rules(module)[request["rule"]]
-    dtype: Dtype = request["dtype"]
-    spec = AttentionSpec(**request["spec"]) if request["spec"] else spec_of(rule, dtype)
-    outcome = prove_rule(
-        module,
-        rule,
-        spec,
-        dtype,
-        _device(module),
-        SUITES[request["suite"]],
-        request["seed"],
-        stop_at_failure=request["stop_at_failure"],
-        on_probe=lambda name: send({"probe": name}),
-    )
-    return {"proof" if isinstance(outcome, Proof) else "rejected": asdict(outcome)}
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda say: Prover(say=say).answer)

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from flashgen.cli.tune_watch import TuneWatch
-from flashgen.outcome import Rejected, Resources
+from flashgen.codegen.rules import Case, rule_sets
+from flashgen.compiler.known_bad import known_bad, note_bad
+from flashgen.outcome import Reason, Rejected, Resources
+from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import OPS
 from flashgen.store.files import read_tuned
 from flashgen.store.record import RuleFile
@@ -161,7 +164,7 @@ def test_json_is_all_of_stdout(table: Table, tune: Cli, path: Path) -> None:
     (result,) = document["results"]
     assert (document["gpu"], document["paths"], result["written"]) == ("nvidia-h200", {"forward": str(path)}, True)
     assert result["counts"]["tried"] == 6
-    assert result["entry"]["evidence"]["kind"] == "predicted"
+    assert [entry["evidence"]["kind"] for entry in result["entries"]] == ["predicted"]
     assert "are predicted" in document["warning"]
 
 
@@ -236,7 +239,7 @@ def test_ctrl_c_keeps_what_was_found(table: Table, tune: Cli, path: Path) -> Non
         (["--feature", "softcap+sink", "--no-causal"], 2, ["softcap+sink needs the window kernels too"]),
         (["--trials", "0"], 2, ["0 is not in the range"]),
         (["--timeout", "-1"], 2, ["-1"]),
-        (["--storage", "sqlite:///a.db"], 2, ["is a URL", "study.journal"]),
+        (["--storage", "sqlite:///a.db"], 2, ["'database is locked'", "study.journal"]),
         (["--workload", "no-such-file.yaml"], 2, ["no-such-file.yaml"]),
         (["--require-gpu"], 3, ["a GPU is required", "torch is a CPU build", "flashgen doctor"]),
         (["--gpu", "portable", "--trials", "3"], 2, ["--trials", "portable"]),
@@ -284,12 +287,66 @@ def test_own_workloads_are_tuned_on(table: Table, tune: Cli, path: Path, tmp_pat
     assert [timing.workload.key for timing in entry.evidence.timings] == ["b1-h8x2-q8-k512"]
 
 
+@pytest.fixture
+def two_lengths(tmp_path: Path) -> Path:
+    lines = [f"  - {{batch: 1, heads_q: 8, heads_kv: 8, seqlen_q: {n}, seqlen_k: {n}}}\n" for n in (512, 8192)]
+    path = tmp_path / "sizes.yaml"
+    path.write_text(f"workloads:\n{''.join(lines)}")
+    return path
+
+
+def test_lengths_with_other_best_configs_get_rules_that_the_emitted_table_tells_apart(
+    table: Table, tune: Cli, path: Path, two_lengths: Path
+) -> None:
+    table(us=lambda c: [20.0, 20.0] if c.config.BLOCK_M == 64 else [40.0, 10.0])
+    done = tune("--causal", "--no-window", "--workload", two_lengths)
+    short, long = read_tuned(path).entries
+    assert f"best for seqlen_k 1..2048: {short.config.key}" in done.out
+    assert f"best for seqlen_k 2049..: {long.config.key}" in done.out
+    assert f"{path}: 2 rules written" in done.out
+    (rules,) = rule_sets([short, long], [Case(dtype="fp16", heads=(128, 128))], ["causal"])
+    assert [(row.max_seqlen_k, row.config) for row in rules.rows] == [(2048, short.config), (None, long.config)]
+    assert (short.config.BLOCK_M, short.evidence.worst_regret) == (64, 0.0)
+    assert short.evidence.model == long.evidence.model == HELD_OUT
+    assert str(HELD_OUT) in done.out
+
+
+def test_one_rule_for_two_lengths_says_what_it_gives_away(
+    table: Table, tune: Cli, path: Path, two_lengths: Path
+) -> None:
+    table(us=lambda c: [20.0, 20.0] if c.config.BLOCK_M == 64 else [40.0, 19.0])
+    done = tune("--causal", "--no-window", "--workload", two_lengths)
+    (entry,) = read_tuned(path).entries
+    assert entry.evidence.worst_regret == pytest.approx(20 / 19 - 1, abs=1e-5)
+    assert "up to 5.3% slower than the best of a workload, 2.6% on average" in done.out
+
+
 def test_a_study_in_a_file_goes_on(table: Table, tune: Cli, tmp_path: Path) -> None:
     table()
     storage = tmp_path / "study.journal"
     tune("--dtype", "bf16", "--causal", "--no-window", "--storage", storage)
     done = tune("--dtype", "bf16", "--causal", "--no-window", "--storage", storage)
-    assert "6 trials are kept" in done.err
+    assert "6 trials are reused; --force tries them again" in done.err
+
+
+@pytest.mark.case("tuner-19")
+def test_force_tries_again_what_is_stored(
+    table: Table, tune: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    table()
+    storage = ("--dtype", "bf16", "--causal", "--no-window", "--storage", tmp_path / "study.journal")
+    tune(*storage)
+    note_bad("key", Rejected(reason=Reason.CRASHED, detail="gone"))
+    stages = table()
+    reused = tune(*storage)
+    assert "reused" in reused.err
+    assert not stages.glanced
+    assert known_bad("key") is not None
+    forced = tune(*storage, "--force")
+    assert "reused" not in forced.err
+    assert len(stages.glanced) == 6
+    assert known_bad("key") is None
 
 
 def test_a_terminal_sees_a_bar_that_is_taken_away(

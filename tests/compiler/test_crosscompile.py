@@ -62,7 +62,7 @@ def test_one_process_answers_for_each_target_anew(cold_cache: Path) -> None:
 
 def test_answers_come_from_the_cache_the_second_time(cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = dict(compile_many([(SPEC, PLAIN)], find_gpu("a100"), 1))
-    monkeypatch.setattr(crosscompile, "_pooled", lambda *_: iter(()))
+    monkeypatch.setattr(crosscompile, "_submit", lambda *_: pytest.fail("a compiler was asked"))
     assert dict(compile_many([(SPEC, PLAIN)], find_gpu("a100"), 1)) == first
 
 
@@ -87,6 +87,10 @@ def test_a_cache_entry_that_was_cut_short_is_no_answer(cold_cache: Path) -> None
     ("text", "reason"),
     [
         ("CUDA error: an illegal memory access was encountered", Reason.CRASHED),
+        ("CUDA error: device-side assert triggered", Reason.CRASHED),
+        ("Triton Error [CUDA]: an illegal instruction was encountered", Reason.CRASHED),
+        ("CUDA error: uncorrectable ECC error encountered", Reason.KILLED),
+        ("CUDA out of memory. Tried to allocate 20.00 GiB.", Reason.LAUNCH),
         ("out of resource: shared memory, Required: 263168, Hardware limit: 232448", Reason.LAUNCH),
         ("something else", Reason.COMPILE),
     ],

@@ -56,6 +56,14 @@ def test_a_name_that_is_here_is_present_with_the_devices_own_limits(
     assert found.warning is None
 
 
+def test_an_index_is_a_gpu_of_this_machine(fake_torch: FakeTorch, h200: Device, rtx_4060: Device) -> None:
+    fake_torch(rtx_4060, h200)
+    found = resolve("1", require_gpu=True)
+    assert (found.target.slug, found.present, found.index) == ("nvidia-h200", True, 1)
+    with pytest.raises(NoUsableGpu, match=r"no GPU has the index 2\n  found: 0: .*, 1: nvidia-h200"):
+        resolve("2", require_gpu=False)
+
+
 def test_a_name_that_is_not_here_is_predicted(fake_torch: FakeTorch, h200: Device) -> None:
     fake_torch(h200)
     found = resolve("a100", require_gpu=False)

@@ -70,12 +70,15 @@ def plain_proof(candidate: Candidate) -> Proof:
 
 @dataclass
 class Replay:
-    """Answers from functions of the candidate, and keeps what it was asked."""
+    """Answers from functions of the candidate, and keeps what it was asked.
+
+    `us` gives one time for all `workloads`, or a list of theirs.
+    """
 
     kind: EvidenceKind = "measured"
     resources: Callable[[Candidate], Resources | Rejected] = plain_resources
     proof: Callable[[Candidate], Proof | Rejected] = plain_proof
-    us: Callable[[Candidate], float | Rejected] = plain_us
+    us: Callable[[Candidate], float | list[float] | Rejected] = plain_us
     workloads: int = 1
     compiled: list[Candidate] = field(default_factory=list)
     proven: list[tuple[Candidate, bool]] = field(default_factory=list)
@@ -106,9 +109,10 @@ class Replay:
         us = self.us(candidate)
         if isinstance(us, Rejected):
             return us
+        each = us if isinstance(us, list) else [us] * self.workloads
         if self.kind == "predicted":
-            return (Prediction(us=us, bound="mma"),) * self.workloads
-        return (Measurement(median_us=us, low_us=us * 0.999, high_us=us * 1.001, samples=20),) * self.workloads
+            return tuple(Prediction(us=us, bound="mma") for us in each)
+        return tuple(Measurement(median_us=us, low_us=us * 0.999, high_us=us * 1.001, samples=20) for us in each)
 
 
 def rejected(reason: Reason, detail: str = "as recorded") -> Rejected:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from flashgen.errors import FlashgenError
 from flashgen.outcome import Proof, Reason, Rejected, Resources
-from flashgen.tune.evaluate import MAX_SPILL_BYTES, Evaluated, Fallen, Gate, evaluate, stop_if_fatal
+from flashgen.resources.limits import MAX_SPILL_BYTES
+from flashgen.tune.evaluate import Evaluated, Fallen, Gate, evaluate
 from flashgen.tune.records import decode, encode
 from flashgen.tune.stages import Candidate
 from tests.tune.replay import H200, Replay, config, rejected, spec_of
@@ -74,18 +74,6 @@ def test_predictions_come_before_proofs() -> None:
 def test_a_time_that_is_no_time_is_a_rejection(us: float) -> None:
     outcome = evaluate(CANDIDATE, FITS, H200, Replay(us=lambda candidate: us))
     fallen(outcome, Gate.TIME, Reason.TIMING)
-
-
-@pytest.mark.case("tuner-22")
-def test_a_candidate_that_takes_the_gpu_along_ends_the_run_by_name() -> None:
-    crashed = Fallen(gate=Gate.PROVE, rejected=rejected(Reason.CRASHED, "illegal memory access"))
-    with pytest.raises(FlashgenError, match=r"BLOCK_M=128.*\n?.*illegal memory access"):
-        stop_if_fatal(CANDIDATE, crashed, Replay())
-
-
-def test_a_compiler_or_an_interpreter_that_crashes_does_not() -> None:
-    stop_if_fatal(CANDIDATE, Fallen(gate=Gate.COMPILE, rejected=rejected(Reason.CRASHED)), Replay())
-    stop_if_fatal(CANDIDATE, Fallen(gate=Gate.PROVE, rejected=rejected(Reason.CRASHED)), Replay(kind="predicted"))
 
 
 @pytest.mark.parametrize("kind", ["measured", "predicted"])

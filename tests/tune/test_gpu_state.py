@@ -31,6 +31,12 @@ def test_a_gpu_of_ones_own_at_full_speed_is_no_news(monkeypatch: pytest.MonkeyPa
     assert disturbances(0, UUID) == ()
 
 
+def test_the_process_that_began_this_one_is_no_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = GpuProcess(gpu_uuid=OWN.gpu_uuid, pid=str(os.getppid()), name="python")
+    arrange(monkeypatch, [OWN, parent], [clocks(0)])
+    assert disturbances(0, UUID) == ()
+
+
 def test_company_and_slowdowns_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange(monkeypatch, [OWN, OTHER], [clocks(0, "power cap")])
     shared, slowed = disturbances(0, UUID)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flashgen.compiler.crosscompile import Unit, unit_of
+from flashgen.config import KernelConfig
 from flashgen.families import TlBackwardConfig
 from flashgen.hardware.detect import detect_gpus
-from flashgen.outcome import Measurement, Proof, Resources
-from flashgen.spec import OPS, Workload
+from flashgen.outcome import Measurement, Proof, Reason, Rejected, Resources
+from flashgen.spec import OPS, AttentionSpec, Workload
+from flashgen.tune import measured
 from flashgen.tune.cuda_clock import CudaClock
+from flashgen.tune.gpu_worker import GpuWorker
 from flashgen.tune.measured import MeasuredStages
 from flashgen.tune.request import TuneRequest, specs_of
 from flashgen.tune.run import tune
@@ -78,6 +83,50 @@ def test_a_candidate_is_compiled_proven_and_timed(candidate: Candidate) -> None:
     assert final.median_us == pytest.approx(times[0].median_us, rel=0.15)  # type: ignore[union-attr]
 
 
+FAULTS = """
+
+@triton.jit
+def _astray(x):
+    tl.store(x + (1 << 40), 1.0)
+
+
+@triton.jit
+def _endless(x):
+    while tl.load(x, volatile=True) != 12345.0:
+        pass
+
+
+_sound = _execute
+
+
+def _execute(rule, q, *rest, **features):
+    {fault}[(1,)](torch.ones(1, device=q.device))
+    _sound(rule, q, *rest, **features)
+"""
+
+
+@pytest.mark.case("tuner-22")
+def test_an_illegal_access_and_a_kernel_that_never_ends_cost_their_own_candidates_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    target, spec = detect_gpus()[0].target, spec_of("fp16", 64)
+    faults = {config(64, 64, 4, 1): "_astray", config(64, 32, 4, 1): "_endless"}
+
+    def faulty(spec: AttentionSpec, config: KernelConfig) -> Unit:
+        unit, fault = unit_of(spec, config), faults.get(config)
+        return unit if fault is None else replace(unit, source=unit.source + FAULTS.format(fault=fault))
+
+    monkeypatch.setattr(measured, "unit_of", faulty)
+    with GpuWorker(0, target.l2_bytes, silence_s=45.0) as worker:
+        stages = MeasuredStages(target, 0, (WORKLOAD,), jobs=2, seed=1, worker=worker)
+        for each, reason in zip(faults, (Reason.CRASHED, Reason.TIMEOUT)):
+            found = stages.prove(Candidate(spec, each))
+            assert isinstance(found, Rejected)
+            assert found.reason is reason, found.detail
+            assert isinstance(stages.prove(Candidate(spec, config(64, 64, 4, 2))), Proof)
+
+
 def test_a_short_run_gives_measured_rules_and_resumes(tmp_path: Path) -> None:
     device = detect_gpus()[0]
     asked = TuneRequest(
@@ -92,10 +141,9 @@ def test_a_short_run_gives_measured_rules_and_resumes(tmp_path: Path) -> None:
         storage=tmp_path / "study.journal",
     )
     first = tune(asked)
-    assert [result.entry is not None for result in first] == [True] * 4, [result.failure for result in first]
+    assert [len(result.entries) for result in first] == [1] * 4, [result.failure for result in first]
     assert [result.derived_from is None for result in first] == [True, False, True, False]
-    entry = first[0].entry
-    assert entry is not None
+    (entry,) = first[0].entries
     assert entry.evidence.kind == "measured"
     assert entry.proof.suite == "full"
     assert tune(asked)[0].counts == first[0].counts

@@ -6,21 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from flashgen.compiler import architectures
 from flashgen.compiler.crosscompile import compile_many
 from flashgen.hardware.lookup import find_gpu
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Reason, Rejected, Resources
+from flashgen.resources.portable import one_gpu_an_arch, portable_target
 from flashgen.resources.sram import sram_bound
 from flashgen.spec import DTYPES
 from flashgen.tune import portable
-from flashgen.tune.portable import (
-    PortableStages,
-    PortableTl,
-    PortableTlBackward,
-    one_gpu_an_arch,
-    portable_target,
-    tune_portable,
-)
+from flashgen.tune.portable import PortableStages, PortableTl, PortableTlBackward, tune_portable
 from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
 from flashgen.tune.stages import Candidate, Compiled, typical_us
 from flashgen.variants import with_variant
@@ -45,6 +40,7 @@ def compile_by_tile(
 @pytest.fixture(autouse=True)
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portable, "compile_many", compile_by_tile)
+    monkeypatch.setattr(architectures, "compile_many", compile_by_tile)
     monkeypatch.setattr(portable, "interpreted_proof", lambda candidate, seed: plain_proof(candidate))
 
 
@@ -123,16 +119,16 @@ def test_both_passes_have_portable_rules() -> None:
         ("backward", "full_dropout", False),
     ]
     for result, family in zip(results, ("tl", "tl", "tl_backward", "tl_backward")):
-        assert result.entry is not None
-        assert (result.entry.config.family, result.entry.dtypes) == (family, ("bf16", "fp16"))
+        (entry,) = result.entries
+        assert (entry.config.family, entry.dtypes) == (family, ("bf16", "fp16"))
 
 
 def test_portable_rules_that_are_there_lend_their_configs() -> None:
     spec = spec_of(head_dim=64, op="backward")
     held = entry_of(spec, measured=False)
     (result,) = tune_portable([with_variant(spec, "full_sink")], jobs=1, held=(held,))
-    assert result.entry is not None
-    assert result.entry.config == held.config
+    (entry,) = result.entries
+    assert entry.config == held.config
     assert result.counts.tried == 1
 
 
@@ -140,8 +136,7 @@ def test_the_rules_fit_the_smallest_gpu_and_are_predicted() -> None:
     results = tune_portable(specs_of([64], ["bf16", "fp16"]), jobs=1)
     assert len(results) == 4
     for result in results:
-        entry = result.entry
-        assert entry is not None
+        (entry,) = result.entries
         assert entry.dtypes == ("bf16", "fp16")
         assert entry.evidence.kind == "predicted"
         assert entry.resources.shared_bytes <= 65536

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from flashgen.config import KernelConfig
-from flashgen.errors import FlashgenError
 from flashgen.outcome import Proof, Reason, Rejected
+from flashgen.resources.fit import HELD_OUT
 from flashgen.tune.evaluate import Evaluated, Gate, evaluate
-from flashgen.tune.settle import settle
+from flashgen.tune.settle import Settled, settle
 from flashgen.tune.stages import Candidate
-from tests.tune.replay import H200, Replay, config, plain_proof, plain_resources, rejected, spec_of
+from tests.tune.replay import H200, WORKLOAD, Replay, config, plain_proof, plain_resources, rejected, spec_of
 
 SLOW, FAST, FASTEST = config(64, 64, 4), config(128, 64, 8), config(128, 128, 8)
 US: dict[KernelConfig, float] = {SLOW: 104.0, FAST: 101.0, FASTEST: 99.0}
@@ -30,16 +31,21 @@ def evaluated(stages: Replay, *configs: KernelConfig) -> list[Evaluated]:
     return [outcome for outcome in outcomes if isinstance(outcome, Evaluated)]
 
 
+def only(found: Settled) -> KernelConfig:
+    """The config of the one rule."""
+    ((rule, _),) = found.rules
+    return rule.winner.compiled.config
+
+
 def unless(*bad: KernelConfig) -> Callable[[Candidate], Proof | Rejected]:
     return lambda c: rejected(Reason.INEXACT, "strays") if c.config in bad else plain_proof(c)
 
 
 def test_the_winner_is_proven_thoroughly_and_comes_first() -> None:
     stages = table()
-    found = settle(evaluated(stages), stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == FASTEST
-    assert [each.config for each in found.ranked] == [FASTEST, FAST, SLOW]
+    found = settle(evaluated(stages), stages, [WORKLOAD])
+    assert only(found) == FASTEST
+    assert (found.winners, [each.config for each in found.others]) == ((FASTEST,), [FAST, SLOW])
     assert stages.proven[-1] == (Candidate(spec_of(), FASTEST), True)
     assert [thorough for _, thorough in stages.proven].count(True) == 1
     assert found.fell == ()
@@ -49,9 +55,8 @@ def test_a_winner_that_the_thorough_proof_rejects_gives_way_to_the_next() -> Non
     stages = table()
     candidates = evaluated(stages)
     stages.proof = unless(FASTEST)
-    found = settle(candidates, stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == FAST
+    found = settle(candidates, stages, [WORKLOAD])
+    assert only(found) == FAST
     assert [(each, fallen.gate) for each, fallen in found.fell] == [(FASTEST, Gate.PROVE)]
 
 
@@ -60,17 +65,15 @@ def test_what_came_out_of_a_file_is_proven_again_before_it_is_timed() -> None:
     stages = table()
     restored = [Evaluated(compiled=one.compiled, times=one.times) for one in evaluated(stages)]
     stages.proof, stages.timed = unless(FASTEST, FAST), []
-    found = settle(restored, stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == SLOW
+    found = settle(restored, stages, [WORKLOAD])
+    assert only(found) == SLOW
     assert [each.config for each in stages.timed] == [SLOW]
 
 
 def test_predictions_are_proven_in_order_until_one_holds() -> None:
     stages = table("predicted", proof=unless(FASTEST))
-    found = settle(evaluated(stages), stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == FAST
+    found = settle(evaluated(stages), stages, [WORKLOAD])
+    assert only(found) == FAST
     assert [candidate.config for candidate, _ in stages.proven] == [FASTEST, FAST]
 
 
@@ -78,9 +81,8 @@ def test_a_finalist_whose_final_time_is_no_time_falls() -> None:
     stages = table()
     candidates = evaluated(stages)
     stages.us = lambda c: math.nan if c.config == FASTEST else US[c.config]
-    found = settle(candidates, stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == FAST
+    found = settle(candidates, stages, [WORKLOAD])
+    assert only(found) == FAST
     assert [fallen.rejected.reason for _, fallen in found.fell] == [Reason.TIMING]
 
 
@@ -88,12 +90,12 @@ def test_only_what_may_still_win_is_timed_again() -> None:
     stages = table(us=lambda c: 1.0 + c.config.heads_per_group)
     candidates = evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40)))
     stages.timed = []
-    settle(candidates, stages)
+    settle(candidates, stages, [WORKLOAD])
     assert len(stages.timed) == 1  # the next is 50% slower
     stages = table(us=lambda c: 100.0 + 0.01 * c.config.heads_per_group)
     candidates = evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40)))
     stages.timed = []
-    settle(candidates, stages)
+    settle(candidates, stages, [WORKLOAD])
     assert len(stages.timed) == 8
 
 
@@ -102,25 +104,81 @@ def test_when_all_finalists_fall_the_others_get_their_turn() -> None:
     stages = table(us=lambda c: us[c.config])
     candidates = evaluated(stages, *us)
     stages.proof = unless(*list(us)[:2])
-    found = settle(candidates, stages)
-    assert found.choice is not None
-    assert found.choice.winner.compiled.config == list(us)[2]
+    found = settle(candidates, stages, [WORKLOAD])
+    assert only(found) == list(us)[2]
 
 
 def test_a_kernel_that_no_config_makes_exact_is_given_up_after_a_few_proofs() -> None:
     stages = table("predicted", us=lambda c: 100.0, proof=lambda c: rejected(Reason.INEXACT))
-    found = settle(evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40))), stages)
-    assert (found.choice, found.proof) == (None, None)
+    found = settle(evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40))), stages, [WORKLOAD])
+    assert found.rules == ()
     assert len(stages.proven) == 8
 
 
 def test_nobody_left_is_no_choice() -> None:
-    assert settle([], Replay()).choice is None
+    assert settle([], Replay(), [WORKLOAD]).rules == ()
 
 
-def test_a_crash_in_the_finals_ends_the_run() -> None:
+SHORT, LONG = (replace(WORKLOAD, seqlen_q=n, seqlen_k=n) for n in (512, 8192))
+
+
+def test_a_rule_that_the_thorough_proof_rejects_gives_its_length_to_the_next() -> None:
+    us: dict[KernelConfig, list[float]] = {SLOW: [150.0, 100.0], FAST: [110.0, 120.0], FASTEST: [100.0, 120.0]}
+    stages = table(us=lambda c: us[c.config])
+    candidates = evaluated(stages)
+    stages.proof, stages.proven = unless(FASTEST), []
+    found = settle(candidates, stages, [SHORT, LONG])
+    assert [rule.winner.compiled.config for rule, _ in found.rules] == [FAST, SLOW]
+    assert [str(rule.keys) for rule, _ in found.rules] == ["seqlen_k 1..2048", "seqlen_k 2049.."]
+    assert found.winners == (SLOW, FAST)  # for the longest first
+    thorough = [candidate.config for candidate, thorough in stages.proven if thorough]
+    assert sorted(each.key for each in thorough) == sorted(each.key for each in (FASTEST, SLOW, FAST))
+
+
+def test_the_best_of_every_length_is_a_finalist() -> None:
+    """Of 39 configs that are nearly as good as each other over both, the best for short sequences is bad for long."""
+    special = config(heads_per_group=39)
+
+    def us(candidate: Candidate) -> list[float]:
+        slowly = 100.0 + 0.01 * candidate.config.heads_per_group
+        return [50.0, 400.0] if candidate.config == special else [slowly, slowly]
+
+    stages = table(us=us)
+    candidates = evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40)))
+    stages.timed = []
+    found = settle(candidates, stages, [SHORT, LONG])
+    assert [rule.winner.compiled.config for rule, _ in found.rules] == [special, config(heads_per_group=1)]
+    assert len(stages.timed) == 9
+
+
+def test_the_safe_config_is_timed_with_the_finalists_and_binds() -> None:
+    safe = config(heads_per_group=39)
+
+    def us(candidate: Candidate) -> list[float]:
+        return [100.0, 105.0] if candidate.config == safe else [101.5, 100.0 + 0.01 * candidate.config.heads_per_group]
+
+    stages = table(us=us)
+    candidates = evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40)))
+    stages.timed = []
+    found = settle(candidates, stages, [SHORT, LONG], safe)
+    assert stages.timed[0].config == safe
+    assert [rule.winner.compiled.config for rule, _ in found.rules] == [safe, config(heads_per_group=1)]
+    assert len(settle(candidates, stages, [SHORT, LONG]).rules) == 1
+
+
+def test_no_rule_is_made_for_a_difference_that_was_only_predicted_and_is_within_the_models_error() -> None:
+    error = HELD_OUT.error
+    small = {SLOW: [100.0, 100.0 * (1 + 0.9 * error)], FAST: [150.0, 100.0], FASTEST: [150.0, 100.0]}
+    large = {SLOW: [100.0, 100.0 * (1 + 1.1 * error)], FAST: [150.0, 100.0], FASTEST: [150.0, 100.0]}
+    for us, count in ((small, 1), (large, 2)):
+        stages = table("predicted", us=lambda c, us=us: us[c.config])
+        assert len(settle(evaluated(stages), stages, [SHORT, LONG]).rules) == count
+
+
+def test_what_crashes_in_the_finals_falls_like_any_other() -> None:
     stages = table()
     candidates = evaluated(stages)
-    stages.us = lambda c: rejected(Reason.CRASHED, "misaligned address")
-    with pytest.raises(FlashgenError, match="misaligned address"):
-        settle(candidates, stages)
+    stages.us = lambda c: rejected(Reason.CRASHED, "misaligned address") if c.config == FASTEST else US[c.config]
+    found = settle(candidates, stages, [WORKLOAD])
+    assert found.winners == (FAST,)
+    assert [fallen.rejected.reason for _, fallen in found.fell] == [Reason.CRASHED]

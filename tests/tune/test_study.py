@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,12 +12,12 @@ import pytest
 from flashgen.config import KernelConfig
 from flashgen.outcome import Reason
 from flashgen.tune.evaluate import Evaluated, Fallen
-from flashgen.tune.identity import Identity, new_study, open_study
+from flashgen.tune.identity import Identity, new_study
+from flashgen.tune.owner import this_process
 from flashgen.tune.space import Space
-from flashgen.tune.storage import this_process
 from flashgen.tune.study import Study
 from tests.tune.replay import Replay, config, rejected, small_space, spec_of
-from tests.tune.studies import IDENTITY, outcome_of
+from tests.tune.studies import IDENTITY, Work, opened, outcome_of
 
 
 def run(study: Study, trials: int, stages: Replay | None = None) -> list[KernelConfig]:
@@ -33,14 +30,8 @@ def run(study: Study, trials: int, stages: Replay | None = None) -> list[KernelC
 
 
 def reopened(path: Path, space: Space | None = None, identity: Identity = IDENTITY, seed: int = 0) -> Study:
-    return open_study(identity, space or small_space(), path, seed)[0]
-
-
-def worker(path: Path, trials: int, seed: int = 0, seconds_a_trial: float = 0.0) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.tune.studies", str(path), str(trials), str(seed), str(seconds_a_trial)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    root = Path(__file__).parents[2]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=root)
+    with opened(path, space, identity, seed) as (study, _):
+        return study  # a journal is open only while it is read or written
 
 
 def test_a_study_tries_every_config_once_and_then_says_that_none_is_left() -> None:
@@ -120,7 +111,8 @@ def test_a_changed_space_is_a_new_study_and_says_what_changed(tmp_path: Path) ->
     path = tmp_path / "study.journal"
     narrow = Space(configs=tuple(each for each in small_space().configs if each.BLOCK_M < 256))
     run(reopened(path, narrow), 5)
-    study, notes = open_study(IDENTITY, small_space(), path, seed=0)
+    with opened(path) as (study, notes):
+        pass
     assert study.records() == []
     assert any("BLOCK_M [32, 64, 128] -> [32, 64, 128, 256]" in note for note in notes)
     run(study, 5)
@@ -131,7 +123,8 @@ def test_results_of_another_toolchain_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
     run(reopened(path), 5)
     newer = replace(IDENTITY, toolchain=replace(IDENTITY.toolchain, triton="3.10.0"))
-    study, notes = open_study(newer, small_space(), path, seed=0)
+    with opened(path, identity=newer) as (study, notes):
+        pass
     assert study.records() == []
     assert any("triton 3.9.0 -> 3.10.0" in note for note in notes)
 
@@ -149,7 +142,8 @@ def test_results_of_another_toolchain_are_not_mixed(tmp_path: Path) -> None:
 def test_another_dtype_gpu_or_kind_is_another_study_without_a_word(tmp_path: Path, other: Identity) -> None:
     path = tmp_path / "study.journal"
     run(reopened(path), 3)
-    study, notes = open_study(other, small_space(), path, seed=0)
+    with opened(path, identity=other) as (study, notes):
+        pass
     assert study.records() == []
     assert notes == ()
 
@@ -157,13 +151,14 @@ def test_another_dtype_gpu_or_kind_is_another_study_without_a_word(tmp_path: Pat
 @pytest.mark.case("optuna-04")
 def test_after_a_kill_the_study_ends_with_its_budget_and_its_best(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
-    with worker(path, trials=30, seconds_a_trial=0.03) as process:
+    with Work(str(path), trials=30, trial_s=0.03).start() as process:
         assert process.stdout is not None
         said = [process.stdout.readline().strip() for _ in range(8)]
         process.kill()
     known = {record.config.key: record.outcome for record in reopened(path).records()}
     assert known.keys() >= set(said)
-    study, notes = open_study(IDENTITY, small_space(), path, seed=0)
+    with opened(path) as (study, notes):
+        pass
     best = min(outcome.us for outcome in known.values() if isinstance(outcome, Evaluated))
     assert any("resumed" in note for note in notes)
     assert study.spent() == len(known)  # the trial that was being tried is nobody's
@@ -177,7 +172,7 @@ def test_after_a_kill_the_study_ends_with_its_budget_and_its_best(tmp_path: Path
 @pytest.mark.slow
 def test_four_processes_share_a_study_and_lose_no_trial(tmp_path: Path) -> None:
     path = tmp_path / "study.journal"
-    processes = [worker(path, trials=40, seed=seed) for seed in range(4)]
+    processes = [Work(str(path), trials=40, seed=seed).start() for seed in range(4)]
     said = [line for process in processes for line in process.communicate(timeout=240)[0].splitlines()]
     assert [process.returncode for process in processes] == [0, 0, 0, 0]
     records = reopened(path).records()

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 import torch
 
+from flashgen.compiler.invoke import all_rules
 from flashgen.spec import AttentionSpec
-from flashgen.verify.rules import all_rules, describe_rules, spec_of
+from flashgen.verify.rules import describe_rules, spec_of
 
 _KEY = {"dtypes": (torch.bfloat16, torch.float16), "head_dim": 64, "head_dim_v": 64, "max_seqlen_k": None}
 
@@ -70,6 +71,14 @@ def test_a_limit_and_a_head_of_its_own_for_v_are_named() -> None:
 
 def test_own_rules_are_those_of_the_device() -> None:
     assert [described["own"] for described in _described(_FORWARD, _APART, _MERGED)] == [False, True, True]
+
+
+def test_a_rule_says_which_devices_it_is_for_and_what_it_computes() -> None:
+    tuned, portable, _ = _described(_FORWARD, _APART, _MERGED)
+    assert (tuned["pattern"], portable["pattern"]) == ("H200", None)
+    assert (tuned["tiles"], tuned["tma"]) == ("tile 128x64, 8 warps, 2 stages", False)
+    assert AttentionSpec(**tuned["spec"]) == spec_of(_FORWARD, "bf16")
+    assert AttentionSpec(**portable["spec"]) == spec_of(_APART, "bf16")
 
 
 def test_a_rule_is_a_spec() -> None:
