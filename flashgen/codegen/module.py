@@ -9,7 +9,7 @@ from flashgen.codegen.environment import render
 from flashgen.codegen.kernel import Kernel, kernel_names, render_kernels
 from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
-from flashgen.families import GLUON_TRITONS, GluonSm90BackwardConfig, GluonSm90Config, TlBackwardConfig
+from flashgen.families import FAMILIES, GLUON_TRITONS, GluonSm90BackwardConfig, GluonSm90Config, TlBackwardConfig
 from flashgen.families.gluon_sm90_backward import dq_columns_of
 from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
@@ -39,8 +39,8 @@ class Row:
         """Where the row stands in its table: the order in which a reader looks for it."""
         spec = self.spec
         limit = float("inf") if self.max_seqlen_k is None else self.max_seqlen_k
-        dtype = DTYPES.index(self.dtypes[0])
-        return (OPS.index(spec.op), dtype, spec.head_dim, spec.head_dim_v, _variant_order(spec.variant), limit)
+        dtype, ordered = DTYPES.index(self.dtypes[0]), not FAMILIES[self.config.family].unordered
+        return (OPS.index(spec.op), dtype, spec.head_dim, spec.head_dim_v, _variant_order(spec.variant), ordered, limit)
 
 
 def _variant_order(variant: str) -> tuple[object, ...]:
@@ -109,7 +109,7 @@ class ModuleView:
         self.has_gluon_persistent = any(config.persistent for config in hopper)
         self.has_gluon_backward = any(isinstance(row.config, GluonSm90BackwardConfig) for row in self.rows)
         self.has_gluon = self.has_gluon_forward or self.has_gluon_backward
-        self.has_unordered = self.has_gluon_backward
+        self.has_unordered = any(FAMILIES[row.config.family].unordered for row in self.rows)
         self.has_tma = self.has_gluon or self._any_knob("tma")
         self.has_persistent = self.has_gluon_forward or self._any_knob("programs_per_sm")
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")

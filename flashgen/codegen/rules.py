@@ -83,15 +83,16 @@ def rule_sets(
 
 
 def _rules(entries: Iterable[TunedEntry], spec: AttentionSpec) -> tuple[Rule, ...]:
-    """The rules for exactly `spec`, by length. An entry timed in its dtype comes before one that serves it beside
-    another, which keeps the lengths that are left."""
+    """The rules for exactly `spec`, by length, unordered ones first. An entry timed in its dtype comes before one that
+    serves it beside another, which keeps the lengths that are left."""
     serving = [entry for entry in entries if serves(entry, spec)]
     own = [entry for entry in serving if entry.spec == spec]
     rules = [Rule(entry=entry, workloads=entry.workloads) for entry in own]
     for entry in serving:
         if entry.spec != spec:
-            rules += [Rule(entry=entry, workloads=left) for left in _left_by(entry.workloads, own)]
-    return tuple(sorted(rules, key=lambda rule: rule.workloads.seqlen_k_min))
+            rivals = [other for other in own if other.unordered == entry.unordered]
+            rules += [Rule(entry=entry, workloads=left) for left in _left_by(entry.workloads, rivals)]
+    return tuple(sorted(rules, key=lambda rule: (not rule.entry.unordered, rule.workloads.seqlen_k_min)))
 
 
 def _left_by(workloads: WorkloadRange, preferred: Iterable[TunedEntry]) -> list[WorkloadRange]:

@@ -54,6 +54,7 @@ class Family(ABC):
     op: ClassVar[Op]
     config_type: ClassVar[type[KernelConfig]]
     interpreted: ClassVar[bool] = True  # whether Triton's interpreter runs its kernels
+    unordered: ClassVar[bool] = False  # whether terms of a sum come in any order, so that two runs may differ in bits
 
     @abstractmethod
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:

@@ -55,6 +55,7 @@ class GluonSm90BackwardFamily(Family):
     op = "backward"
     config_type = GluonSm90BackwardConfig
     interpreted = False
+    unordered = True
 
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
         if (why := GLUON_SM90.unsupported(spec, target)) is not None:

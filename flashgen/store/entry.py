@@ -119,26 +119,33 @@ class TunedEntry:
             raise TunedConfigError(f"measured in {own}, proven only in {', '.join(self.proof.dtypes) or 'no dtype'}")
 
     @property
-    def label(self) -> str:
-        """Such as `forward-bf16-d128-causal seqlen_k 1..4096`; unique within a file."""
-        return f"{self.spec.key} {self.workloads}"
+    def unordered(self) -> bool:
+        """Whether two runs may differ in bits; beside such a rule, another is for who asks for determinism."""
+        return FAMILIES[self.config.family].unordered
 
     @property
-    def sort_key(self) -> tuple[int, int, tuple[bool, ...], str, int]:
+    def label(self) -> str:
+        """Such as `forward-bf16-d128-causal seqlen_k 1..4096`; unique within a file."""
+        return f"{self.spec.key} {self.workloads}" + (" unordered" if self.unordered else "")
+
+    @property
+    def sort_key(self) -> tuple[int, int, tuple[bool, ...], str, bool, int]:
         """Heads first, then mask and features, then dtype, so that rules which are compared stand together."""
         spec = self.spec
         variant = (spec.causal, spec.window, *(feature in spec.features for feature in FEATURES))
-        return (spec.head_dim, spec.head_dim_v, variant, spec.dtype, self.workloads.seqlen_k_min)
+        return (spec.head_dim, spec.head_dim_v, variant, spec.dtype, not self.unordered, self.workloads.seqlen_k_min)
 
 
 def first_clash(entries: Iterable[TunedEntry]) -> tuple[TunedEntry, TunedEntry] | None:
-    """The first two rules of one spec (own dtype included) that both cover some seqlen_k, or None."""
-    seen: dict[AttentionSpec, list[TunedEntry]] = {}
+    """The first two rules of one spec (own dtype included) that both cover some seqlen_k, or None. An unordered rule
+    clashes with unordered ones only."""
+    seen: dict[tuple[AttentionSpec, bool], list[TunedEntry]] = {}
     for entry in entries:
-        for other in seen.setdefault(entry.spec, []):
+        alike = seen.setdefault((entry.spec, entry.unordered), [])
+        for other in alike:
             if other.workloads.overlaps(entry.workloads):
                 return other, entry
-        seen[entry.spec].append(entry)
+        alike.append(entry)
     return None
 
 

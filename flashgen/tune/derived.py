@@ -57,7 +57,7 @@ def _space(spec: AttentionSpec, family: Family, configs: Iterable[KernelConfig],
     fit: list[KernelConfig] = []
     rejected: list[tuple[KernelConfig, Rejected]] = []
     for config in (config for config in configs if config.family == family.name):
-        excluded = family.excluded(spec, config, target)
+        excluded = family.unsupported(spec, target) or family.excluded(spec, config, target)
         why = Rejected(reason=Reason.CONSTRAINT, detail=excluded) if excluded else exceeds(spec, config, target)
         if why is None:
             fit.append(config)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from flashgen.config import KernelConfig
+from flashgen.families import FAMILIES
 from flashgen.outcome import Proof, Rejected
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import Workload
@@ -49,6 +50,28 @@ class Settled:
 
 def settle(
     evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], safe: KernelConfig | None = None
+) -> Settled:
+    """The rules of the best candidates; where these are unordered, those of the others beside them, for determinism.
+
+    Raises:
+        FlashgenError: the GPU's process does not start.
+    """
+    evaluated = tuple(evaluated)
+    settled = _settle(evaluated, stages, workloads, safe)
+    if not any(_is_unordered(config) for config in settled.winners):
+        return settled
+    ordered = _settle([one for one in evaluated if not _is_unordered(one.compiled.config)], stages, workloads, safe)
+    fell = dict(settled.fell) | dict(ordered.fell)
+    others = tuple(one for one in settled.others if one.config not in ordered.winners)
+    return replace(settled, rules=settled.rules + ordered.rules, others=others, fell=tuple(fell.items()))
+
+
+def _is_unordered(config: KernelConfig) -> bool:
+    return FAMILIES[config.family].unordered
+
+
+def _settle(
+    evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], safe: KernelConfig | None
 ) -> Settled:
     """Times the best candidates together, fits rules and proves their configs; where one fails, the others' rules.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from flashgen.codegen.candidate import candidate_source
 from flashgen.codegen.kernel import kernel_names
+from flashgen.families import FAMILIES
 from flashgen.hardware.detect import detect_gpus, interpreter_is_forced
 from flashgen.outcome import Proof, Rejected
 from flashgen.spec import Dtype
@@ -22,6 +23,7 @@ def prove_entries(
     machine has it, else by the quick one in the interpreter.
 
     Without `full` and interpreted, one rule a kernel and head dim: tiles that differ only in size share their lines.
+    Kernels that the interpreter does not run are left out there.
 
     Raises:
         FlashgenError: the prover itself failed.
@@ -29,7 +31,8 @@ def prove_entries(
     here = {device.target.slug for device in detect_gpus()} if not interpreter_is_forced() else set()
     for file in files:
         interpret = not here or (file.gpu not in here and file.gpu != PORTABLE)
-        entries = file.entries if full or not interpret else _one_a_kernel(file.entries)
+        able = [entry for entry in file.entries if not interpret or FAMILIES[entry.config.family].interpreted]
+        entries = able if full or not interpret else _one_a_kernel(able)
         with Worker(interpret=interpret) as worker:
             for entry in entries:
                 for dtype in _shown(entry, interpret):
@@ -40,13 +43,13 @@ def prove_entries(
                     )
 
 
-def _one_a_kernel(entries: Iterable[TunedEntry]) -> tuple[TunedEntry, ...]:
+def _one_a_kernel(entries: Iterable[TunedEntry]) -> list[TunedEntry]:
     kernels: dict[tuple[object, ...], TunedEntry] = {}
     for entry in entries:
         spec = entry.spec
         names = kernel_names(spec, entry.config).values()
         kernels.setdefault((*names, spec.head_dim, spec.head_dim_v), entry)
-    return tuple(kernels.values())
+    return list(kernels.values())
 
 
 def _shown(entry: TunedEntry, interpret: bool) -> tuple[Dtype, ...]:

@@ -17,9 +17,11 @@ _DTYPES: dict[str, Dtype] = {f"torch.{name}": dtype for dtype, name in TORCH_NAM
 
 def describe_rules(module: ModuleType, device: torch.device) -> list[dict[str, Any]]:
     """Every rule in words, in the order of all_rules; `kernel` is alike where only tiles differ. `own` marks those that
-    `device` runs; `pattern` is that of the device names that they are for, None for portable ones. `spec` holds the
-    fields of the rule's spec in its first dtype, `tiles` what else tells it from others."""
+    `device` runs, `can_run` those that it could (not every GPU has Gluon's); `pattern` is that of the device names that
+    they are for, None for portable ones. `spec` holds the fields of the rule's spec in its first dtype, `tiles` what
+    else tells it from others."""
     own = {id(rule) for rule in module._rules_of(device)}
+    runnable = getattr(module, "_runnable", lambda rules, device: rules)  # of modules with kernels in Gluon
     patterns = [pattern for pattern, rules in module.TUNED for _ in rules] + [None] * len(module.PORTABLE)
     return [
         {
@@ -27,6 +29,7 @@ def describe_rules(module: ModuleType, device: torch.device) -> list[dict[str, A
             "kernel": f"{_kernels(rule)} {rule.head_dim}/{rule.head_dim_v}",
             "dtypes": [_DTYPES[str(dtype)] for dtype in rule.dtypes],
             "own": id(rule) in own,
+            "can_run": id(rule) in own or bool(runnable((rule,), device)),
             "tiles": _tiles(rule),
             "pattern": pattern,
             "spec": asdict(spec_of(rule, _DTYPES[str(rule.dtypes[0])])),

@@ -17,9 +17,10 @@ from flashgen.codegen.request import EmitRequest
 from flashgen.codegen.rules import Case, cases_of, rule_sets
 from flashgen.compiler.load import load_source
 from flashgen.errors import NoFeasibleConfig, SpecError, TunedConfigError
+from flashgen.families import GluonSm90BackwardConfig
 from flashgen.hardware.known import KNOWN
 from flashgen.store.directory import read_directory
-from flashgen.store.entry import TunedEntry
+from flashgen.store.entry import TunedEntry, WorkloadRange
 from tests.kernels.emission import VARIANTS, spec_of
 from tests.tuned import entry_of, usual_configs, usual_entries, write_configs
 
@@ -367,3 +368,18 @@ def test_header_of_mixed_evidence(configs: Path) -> None:
         r"^Tuned for +NVIDIA H200 \(nvidia-h200, sm_90\): 7 forward rules, 3 measured, 4 predicted$", text, re.M
     )
     assert "# For NVIDIA H200 (nvidia-h200, sm_90): 3 measured, 4 predicted." in text
+
+
+def test_an_unordered_rule_comes_before_the_one_for_determinism() -> None:
+    spec = spec_of("causal", "bf16", 64, op="backward")
+    ordered = entry_of(spec)
+    config = GluonSm90BackwardConfig(BLOCK_M=128, BLOCK_N=128, num_stages=2)
+    short = replace(ordered, config=config, workloads=WorkloadRange(seqlen_k_max=1024))
+    entries = [ordered, short, replace(short, workloads=WorkloadRange(seqlen_k_min=1025))]
+    made = [row for one in rule_sets(entries, cases_of(entries), ["causal"], "backward") for row in one.rows]
+    made.sort(key=lambda row: row.order)
+    assert [(row.config.family, row.max_seqlen_k) for row in made] == [
+        ("gluon_sm90_backward", 1024),
+        ("gluon_sm90_backward", None),
+        ("tl_backward", None),
+    ]

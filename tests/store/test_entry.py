@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import TunedConfigError
+from flashgen.families import GluonSm90BackwardConfig
 from flashgen.outcome import Measurement, Prediction
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import AttentionSpec, Workload
@@ -210,3 +211,15 @@ def test_two_rules_for_one_case_are_refused(
         make_file(make_entry(low=9), make_entry(high=9))
     assert len(make_file(make_entry(low=10), make_entry(high=9)).entries) == 2
     assert len(make_file(make_entry(), make_entry(dtype="fp16")).entries) == 2  # measured apart
+
+
+def test_an_unordered_rule_stands_beside_another_and_comes_first(
+    make_entry: Callable[..., TunedEntry], make_file: Callable[..., TunedFile]
+) -> None:
+    ordered = make_entry(op="backward")
+    unordered = replace(ordered, config=GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2))
+    file = make_file(ordered, unordered, op="backward")
+    assert [entry.unordered for entry in file.entries] == [True, False]
+    assert len({entry.label for entry in file.entries}) == 2
+    with pytest.raises(TunedConfigError, match=r"two rules for one case: .* unordered and .* unordered"):
+        make_file(unordered, replace(unordered, workloads=WorkloadRange(seqlen_k_min=9)), op="backward")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from flashgen.config import KernelConfig
+from flashgen.families import GluonSm90BackwardConfig, TlBackwardConfig
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.resources.fit import HELD_OUT
 from flashgen.tune.evaluate import Evaluated, Gate, evaluate
@@ -182,3 +183,23 @@ def test_what_crashes_in_the_finals_falls_like_any_other() -> None:
     found = settle(candidates, stages, [WORKLOAD])
     assert found.winners == (FAST,)
     assert [fallen.rejected.reason for _, fallen in found.fell] == [Reason.CRASHED]
+
+
+def test_beside_an_unordered_winner_the_best_of_the_others_has_a_rule_for_who_asks_for_determinism() -> None:
+    spec = replace(spec_of(), op="backward")
+    hopper = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
+    slow, fast = (TlBackwardConfig.of_passes((64, kept, 4, 2), (kept, 64, 4, 2)) for kept in (64, 128))
+    us = {hopper: 50.0, slow: 90.0, fast: 70.0}
+    stages = Replay(kind="measured", us=lambda candidate: us[candidate.config])
+
+    def settled(*configs: KernelConfig) -> Settled:
+        candidates = [Candidate(spec, each) for each in configs]
+        outcomes = [evaluate(each, plain_resources(each), H200, stages) for each in candidates]
+        return settle([one for one in outcomes if isinstance(one, Evaluated)], stages, [WORKLOAD])
+
+    found = settled(slow, hopper, fast)
+    assert [rule.winner.compiled.config for rule, _ in found.rules] == [hopper, fast]
+    assert [each.config for each in found.others] == [slow]
+    assert only(settled(hopper)) == hopper
+    us[hopper] = 80.0
+    assert only(settled(slow, hopper, fast)) == fast  # which is deterministic itself
