@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flashgen.compiler.known_bad import forget_bad
 from flashgen.compiler.toolchain import toolchain
+from flashgen.config import KernelConfig
 from flashgen.errors import NoFeasibleConfig
 from flashgen.outcome import Rejected, Toolchain
 from flashgen.spec import AttentionSpec, Workload
@@ -23,6 +24,8 @@ from flashgen.tune.result import TuneResult, count
 from flashgen.tune.stages import Stages
 from flashgen.tune.storage import open_storage
 from flashgen.tune.tune_spec import Lent, Outcome, Setting, search_spec
+
+_KNOWN = 4  # configs that are tried before the family's own guesses
 
 MakeStages = Callable[[TuneRequest, tuple[Workload, ...]], Stages]
 
@@ -103,6 +106,18 @@ class _Run:
         ordered = sorted(rules, key=lambda entry: -entry.workloads.end)
         return Lent(winners=tuple(dict.fromkeys(entry.config for entry in ordered)))
 
+    def _known(self, spec: AttentionSpec) -> tuple[KernelConfig, ...]:
+        """Configs to try first: those of the rules that the spec had, then what won for the nearest specs of this run.
+
+        Only where times are measured: what was predicted before says nothing that the cost model would not say again.
+        """
+        if not self.request.present:
+            return ()
+        before = [entry.config for entry in self.request.held if entry.spec in (spec, twin_of(spec))]
+        near = sorted((each for each in self.lent if each.op == spec.op), key=lambda each: _distance(each, spec))
+        won = [config for each in near for config in self.lent[each].winners]
+        return tuple(dict.fromkeys((*before, *won)))[:_KNOWN]
+
     def _shared(self, job: Job, result: TuneResult, setting: Setting) -> TuneResult:
         """The result, its rules serving the job's other dtype too, or a job for that dtype in the queue."""
         if job.also is None or result.interrupted:
@@ -133,11 +148,17 @@ class _Run:
             toolchain=self.toolchain,
             progress=self.progress,
             fleet=self.fleet,
+            known=self._known(job.spec),
         )
         if end is None:
             return setting
         searches = 1 + sum(other.base is None for other in self.jobs)  # what time is left, they share
         return replace(setting, deadline=time.monotonic() + max(0.0, end - time.monotonic()) / searches)
+
+
+def _distance(a: AttentionSpec, b: AttentionSpec) -> tuple[int, bool, bool]:
+    """Heads decide what fits, then the mask what is fast."""
+    return abs(a.head_dim - b.head_dim) + abs(a.head_dim_v - b.head_dim_v), a.mask != b.mask, a != b
 
 
 def _bases(job: Job) -> Sequence[AttentionSpec]:

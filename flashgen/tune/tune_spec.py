@@ -34,7 +34,8 @@ _PROMISING = 8  # configs of the cost model's choice that are tried before the s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What the specs of one run share. `deadline` is when this spec's search must end, in time.monotonic seconds."""
+    """What the specs of one run share. `known` are configs that were good for this spec before, or for its neighbours,
+    and `deadline` is when its search must end, in time.monotonic seconds."""
 
     request: TuneRequest
     stages: Stages
@@ -42,6 +43,7 @@ class Setting:
     toolchain: Toolchain
     progress: Progress
     fleet: Fleet
+    known: tuple[KernelConfig, ...] = ()
     deadline: float = math.inf
 
 
@@ -99,6 +101,7 @@ def _search(
         toolchain=setting.toolchain,
     )
     study, notes = open_study(identity, space, setting.fleet, request.seed, request.budget, fresh=request.force)
+    study.enqueue(config for config in setting.known if config.family == family)
     study.enqueue(request.families[family].likely_good(spec, request.target))
     study.enqueue(promising(space.configs, spec, request.target, setting.workloads, _PROMISING))
     batch = setting.fleet.batch(request.budget, request.jobs)

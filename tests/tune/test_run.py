@@ -530,3 +530,21 @@ def test_workloads_default_to_16384_tokens() -> None:
     assert {each.batch * each.seqlen_q for each in full} == {16384}
     assert [each.seqlen_q for each in request(workloads=()).workloads_of(CAUSAL)] == [4096]
     assert find_gpu("h200") == H200
+
+
+def test_a_search_begins_with_what_was_measured_before_and_with_what_won_for_its_neighbours() -> None:
+    held = replace(entry_of(CAUSAL), config=TL.config({"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}))
+    stages = Replay()
+    full, causal = spec_of(), CAUSAL
+    results = run(stages, request(full, causal, held=(held,)))
+    tried = [candidate.config for candidate, _ in stages.proven if candidate.spec == causal]
+    assert tried[0] == held.config
+    winner = next(only(result).config for result in results if result.spec == full)
+    assert tried.index(winner) == 1
+
+
+def test_a_prediction_does_not_begin_with_what_was_predicted_before() -> None:
+    held = replace(entry_of(CAUSAL), config=TL.config({"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}))
+    watch = Watch()
+    run(Replay(kind="predicted"), request(held=(held,), present=False), watch)
+    assert watch.records[0].config != held.config
