@@ -1,7 +1,7 @@
 """How well orders of a causal forward's tiles fill the SMs, by arithmetic: `python benchmarks/tile_order.py`.
 
-A tile costs its blocks of keys plus a share for what nothing overlaps: its first loads and last store where each tile is
-a program of its own, less in a persistent loop. Printed is the ideal time over the makespan.
+A tile costs its blocks of keys plus a share for what nothing overlaps: its first loads and last store where each tile
+is a program of its own, less in a persistent loop. Printed is the ideal time over the makespan.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from math import ceil
 
 PROGRAMS = 132  # SMs of an H200, one program each
-ALONE, IN_A_LOOP = 1.3, 0.4  # blocks; from the first version's times at 1024 keys (benchmarks/notes.md)
+ALONE, IN_A_LOOP = 1.3, 0.4  # blocks; assumed, and to be replaced by what the GPU says
 SHAPES = ((64, 192, 128, 32), (128, 128, 128, 16), (256, 128, 64, 8))  # head_dim, BLOCK_M, BLOCK_N, heads
 TOKENS = 16384
+_WIDTHS = (8, 6, 11, 13, 11, 14)
 
 
 def blocks(seqlen: int, heads: int, block_m: int, block_n: int, heads_per_group: int) -> list[int]:
@@ -45,9 +46,8 @@ def persistent(tiles: Sequence[int], *, back_and_forth: bool) -> float:
 
 
 def main() -> None:
-    print(
-        f"{'head_dim':>8} {'seqlen':>6} {'heads/group':>11} {'one a program':>14} {'round robin':>12} {'to and fro':>11}"
-    )
+    columns = ("head_dim", "seqlen", "heads/group", "one a program", "round robin", "back and forth")
+    print(*(f"{name:>{width}}" for name, width in zip(columns, _WIDTHS)))
     for head_dim, block_m, block_n, heads_of_one in SHAPES:
         for seqlen in (1024, 4096, 16384):
             heads = heads_of_one * TOKENS // seqlen
@@ -55,8 +55,8 @@ def main() -> None:
                 tiles = blocks(seqlen, heads, block_m, block_n, group)
                 ideal = sum(tiles) / PROGRAMS
                 spans = (one_a_program(tiles), *(persistent(tiles, back_and_forth=each) for each in (False, True)))
-                row = " ".join(f"{ideal / span:>{width}.2f}" for span, width in zip(spans, (14, 12, 11)))
-                print(f"{head_dim:>8} {seqlen:>6} {group:>11} {row}")
+                row = (head_dim, seqlen, group, *(f"{ideal / span:.2f}" for span in spans))
+                print(*(f"{value:>{width}}" for value, width in zip(row, _WIDTHS)))
 
 
 if __name__ == "__main__":
