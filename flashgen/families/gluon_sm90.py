@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from flashgen.config import KernelConfig, Knob
 from flashgen.errors import SpecError
 from flashgen.families.base import Family, PassShape, SharedTile
+from flashgen.families.tl import TL
 from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec
 
@@ -98,6 +99,8 @@ class GluonSm90Family(Family):
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
         if target.arch != "sm_90":
             return f"its wgmma is sm_90's alone; {target.slug} is {target.arch}"
+        if (why := TL.unsupported(spec, target)) is not None:
+            return why
         if spec.is_fp32:
             return "wgmma multiplies 16-bit operands; fp32 would be rounded to TF32"
         if others := [feature for feature in spec.features if feature not in _FEATURES]:

@@ -115,9 +115,10 @@ class Fleet:
         return self._still.seconds(trial, None) > self.pace.claim_s
 
     def batch(self, trials: int, jobs: int) -> int:
-        """Configs to ask for at once, which `jobs` compilers keep busy with: of `trials`, not what others could try."""
+        """Configs to ask for at once, which `jobs` compilers keep busy with: of `trials` not what others could try, and
+        few enough that the sampler sees results before most of them are asked for."""
         living = sum(held is not None and not self.is_gone(owner) for owner, held in self._members().items())
-        return max(2, 2 * jobs) if living < 2 else max(1, min(2 * jobs, trials // (2 * living)))
+        return min(2 * jobs, max(2, trials // 4)) if living < 2 else max(1, min(2 * jobs, trials // (2 * living)))
 
     def _members(self) -> dict[str, Any]:
         if time.monotonic() - self._looked > self.pace.look_s:

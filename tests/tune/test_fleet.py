@@ -301,7 +301,8 @@ def test_only_runs_that_live_want_help(tmp_path: Path) -> None:
 
 def test_a_batch_leaves_something_for_others(tmp_path: Path) -> None:
     with open_storage(tmp_path / "study.journal") as storage, Fleet(storage, pace=FAST).joined("tune") as fleet:
-        assert fleet.batch(40, jobs=16) == 32
+        assert fleet.batch(40, jobs=16) == 10
+        assert fleet.batch(4, jobs=16) == fleet.batch(40, jobs=1) == 2
         with ExitStack() as stack:
             for number in range(3):
                 owner = f"elsewhere/{number}/1"
