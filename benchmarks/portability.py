@@ -242,7 +242,7 @@ def markdown(documents: Sequence[Json]) -> str:
         lines += [*heading(document, found), *fit_table(found), *fit_notes(found)]
     lines += ["## The committed rules, compiled again", ""]
     lines += paragraph(
-        "Changes are those of the rules that changed; a portable rule's figures are its worst architecture's."
+        "Changes are those of the rules that changed; a portable rule's figures are the largest of all architectures."
     )
     for document in documents:
         found = document["check"]

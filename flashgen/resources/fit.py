@@ -51,7 +51,7 @@ class HeldOut:
 
     def __str__(self) -> str:
         return (
-            f"predicted: on {self.specs} {self.op} specs measured on {self.gpu}, each held out of the cost model's "
+            f"predicted: on {self.specs} {self.op} specs of family tl on {self.gpu}, each held out of the cost model's "
             f"fit, its first pick was up to {self.first_regret:.1%} slower than the best, and the best of its first "
             f"five up to {self.top5_regret:.1%}"
         )
