@@ -231,7 +231,7 @@ def markdown(documents: Sequence[Json]) -> str:
         "## The module for the H200 on every known GPU",
         "",
         *paragraph(
-            "The command prints a row for each of the module's rules. Here the masks of one pass and head_dim share a "
+            "The command prints a row for each of the module's rules. Here those of one pass and head_dim share a "
             "row, and each cell says how much shared memory the largest needs, how many of them exceed what the GPU "
             "has, and how many spill, with the most that one does."
         ),
