@@ -25,16 +25,21 @@ class GluonSm90BackwardConfig(KernelConfig):
 
     Of 128 keys each of two consumers holds dK and dV of 64; of 64, one consumer holds dK and one dV, as heads of more
     than 128 columns ask for.
+
+    stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
     """
 
     family: str = "gluon_sm90_backward"
     num_warps: int = 4
+    stagger: bool = False
 
     def __post_init__(self) -> None:
         for name, values in _VALUES.items():
             value = getattr(self, name)
             if isinstance(value, bool) or value not in values:
                 raise SpecError(f"{name} {value!r} is not one of {values}")
+        if not isinstance(self.stagger, bool):
+            raise SpecError(f"stagger {self.stagger!r} is neither true nor false")
 
     @property
     def tma(self) -> bool:
@@ -69,7 +74,7 @@ class GluonSm90BackwardFamily(Family):
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
-        return dict(_VALUES)
+        return _VALUES | {"stagger": (False, True)}
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         if _keys(spec) != config.BLOCK_N:
@@ -115,11 +120,17 @@ class GluonSm90BackwardFamily(Family):
         return {"bwd": f"kernel/backward_gluon_sm90{wide}.py.jinja"}
 
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
-        return f"hopper{config.BLOCK_M}" + ("_wide" if config.BLOCK_N == GROUP_ROWS else "")
+        assert isinstance(config, GluonSm90BackwardConfig)
+        wide = "_wide" if config.BLOCK_N == GROUP_ROWS else ""
+        return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "")
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         rows = [(64, 2), (64, 3), (128, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2), (64, 1)]
-        return tuple(GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s) for m, s in rows)
+        return tuple(
+            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger)
+            for m, s in rows
+            for stagger in (False, True)
+        )
 
 
 def _keys(spec: AttentionSpec) -> int:

@@ -35,7 +35,7 @@ GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 64}),
+    ("full", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (128, 128), {"BLOCK_M": 64}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),

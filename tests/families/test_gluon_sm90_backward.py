@@ -42,7 +42,9 @@ def test_first_guesses_fit_and_are_in_the_space(variant: str, head_dim: int) -> 
         assert sram_bound(spec, config, H200) <= H200.smem_per_block
 
 
-@pytest.mark.parametrize("knobs", [{"BLOCK_M": 32}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": True}])
+@pytest.mark.parametrize(
+    "knobs", [{"BLOCK_M": 32}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": True}, {"stagger": 1}]
+)
 def test_a_wrong_knob_is_named(knobs: dict[str, int]) -> None:
     with pytest.raises(SpecError, match=next(iter(knobs))):
         GluonSm90BackwardConfig(**{"BLOCK_M": 64, "BLOCK_N": 128, "num_stages": 2} | knobs)

@@ -129,8 +129,9 @@ def gluon_backward_rows_of(dtypes: tuple[Dtype, ...]) -> tuple[Row, ...]:
 
 def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
-    for row, tile in product(gluon_backward_rows_of((dtype,)), ((64, 128), (128, 128), (64, 64))):
-        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2)
+    tiles = ((64, 128), (128, 128), (64, 64))
+    for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
+        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2, stagger=stagger)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices["heads_per_group"] = (1,)
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):

@@ -10,25 +10,27 @@ from tests.kernels.gluon.candidates import proven, source_of
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_dims", "queries", "buffers"),
+    ("variant", "head_dims", "queries", "buffers", "stagger"),
     [
-        ("full", (64, 64), 64, 2),
-        ("full", (40, 64), 128, 1),
-        ("full", (128, 96), 64, 3),
-        ("causal", (128, 128), 64, 2),
-        ("causal", (64, 64), 128, 2),
-        ("causal", (64, 128), 64, 1),
-        ("window", (64, 64), 64, 1),
-        ("window", (64, 24), 128, 3),
-        ("full", (256, 256), 64, 2),
-        ("causal", (192, 128), 64, 1),
-        ("window", (80, 200), 64, 2),
+        ("full", (64, 64), 64, 2, True),
+        ("full", (40, 64), 128, 1, False),
+        ("full", (128, 96), 64, 3, False),
+        ("causal", (128, 128), 64, 2, False),
+        ("causal", (64, 64), 128, 2, False),
+        ("causal", (64, 128), 64, 1, True),
+        ("window", (64, 64), 64, 1, False),
+        ("window", (64, 24), 128, 3, True),
+        ("full", (256, 256), 64, 2, True),
+        ("causal", (192, 128), 64, 1, False),
+        ("window", (80, 200), 64, 2, True),
     ],
 )
-def test_every_mask_and_tile_is_exact(variant: str, head_dims: tuple[int, int], queries: int, buffers: int) -> None:
+def test_every_mask_and_tile_is_exact(
+    variant: str, head_dims: tuple[int, int], queries: int, buffers: int, stagger: bool
+) -> None:
     head_dim, head_dim_v = head_dims
     spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=head_dim, head_dim_v=head_dim_v, op="backward")
-    outcome = proven(source_of(spec, BLOCK_M=queries, num_stages=buffers), spec)
+    outcome = proven(source_of(spec, BLOCK_M=queries, num_stages=buffers, stagger=stagger), spec)
     assert isinstance(outcome, Proof), outcome
 
 
