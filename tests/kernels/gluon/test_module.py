@@ -112,6 +112,18 @@ def test_a_training_module_differentiates_on_a_cpu_by_its_other_kernels(emitter:
         torch.testing.assert_close(x.grad.double(), 2 * expected.grad, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_operators_take_the_wish_for_determinism(emitter: Emitter, deterministic: bool) -> None:
+    training = emitter.load(content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF), "NVIDIA H100"))
+    q, k, v = (torch.randn(1, 20, 2, 64, dtype=torch.float16).requires_grad_() for _ in range(3))
+    scores = (0.125, -1, 0, 0.0)
+    torch.library.opcheck(training._forward, (q, k, v, *scores, deterministic, "bshd"))
+    out, lse = training._forward(q, k, v, *scores, deterministic, "bshd")
+    plain = [x.detach() for x in (q, k, v)]
+    held = (out.detach(), None, out.detach(), lse.detach(), *plain, *scores, deterministic, "bshd", [True, True, True])
+    torch.library.opcheck(training._backward, held)
+
+
 def test_a_module_is_imported_where_gluon_is_not(emitter: Emitter, monkeypatch: pytest.MonkeyPatch) -> None:
     content = content_of(rows_of(HALF, 64, variants=("full",)), gluon_rows_of(HALF)["plain"])
     with interpreted_gluon():
