@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 OLDEST ?= .venv-oldest
+NEWEST ?= .venv-newest
 PYTHON ?= python3
 WORKERS ?= 2
 
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help venv lint format test test-oldest demo clean
+.PHONY: help venv lint format test test-oldest test-newest demo clean
 
 help:
 	@echo "make venv     create $(VENV) with the versions of constraints.txt"
@@ -49,6 +50,12 @@ test-oldest:
 	$(OLDEST)/bin/python -m pytest -m "not gpu" -n $(WORKERS) tests/kernels tests/cases tests/verify $(wildcard tests/compiler) \
 		--ignore tests/verify/test_mutants.py --ignore-glob 'tests/kernels/gluon/test_[bf]*.py'
 
+# The newest triton that modules run kernels in Gluon on, whose names change from one to the next.
+test-newest:
+	$(MAKE) venv VENV=$(NEWEST)
+	$(NEWEST)/bin/$(PIP_INSTALL) --no-deps 'triton==3.9.0'
+	$(NEWEST)/bin/python -m pytest -m "not gpu" -n $(WORKERS) tests/compiler/test_gluon.py tests/kernels/gluon/test_module.py
+
 demo: venv
 	rm -rf $(DEMO)
 	$(BIN)/flashgen tune --gpu h200 --head-dim 128 --causal --trials 32 --out $(DEMO)/configs
@@ -59,4 +66,4 @@ demo: venv
 	@echo "$(DEMO)/flash_attention.py is the module; it needs torch and triton only, and has just proven itself above."
 
 clean:
-	rm -rf build dist $(VENV) $(OLDEST)
+	rm -rf build dist $(VENV) $(OLDEST) $(NEWEST)
