@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+
+from flashgen.errors import SpecError
 
 Knob = int | bool | None
 
@@ -25,6 +28,26 @@ class KernelConfig:
     def knobs(self) -> dict[str, Knob]:
         """Every knob but the family, in declaration order: what the search varies and the YAML holds."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "family"}
+
+    def require_flags(self, *names: str) -> None:
+        """Raises SpecError for the first of these knobs that is no bool."""
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise SpecError(f"{name} {getattr(self, name)!r} is neither true nor false")
+
+    def require_positive(self, *names: str) -> None:
+        """Raises SpecError for the first of these knobs that is no positive integer."""
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SpecError(f"{name} {value!r} is not a positive integer")
+
+    def require_one_of(self, choices: Mapping[str, tuple[Knob, ...]]) -> None:
+        """Raises SpecError for the first of these knobs that has none of its values; True is not 1."""
+        for name, values in choices.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or value not in values:
+                raise SpecError(f"{name} {value!r} is not one of {values}")
 
     @property
     def key(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -37,6 +39,15 @@ class Rejected:
 
     reason: Reason
     detail: str
+
+    @classmethod
+    def of(cls, held: Mapping[str, Any]) -> Rejected:
+        """What `held`, plain data with these fields, was made of; others are passed over.
+
+        Raises:
+            KeyError, ValueError: a field is missing, or the reason is none.
+        """
+        return cls(reason=Reason(held["reason"]), detail=held["detail"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,7 +36,10 @@ def other_gpus(resolution: Resolution, workers: int | None) -> tuple[str, ...]:
     slug = resolution.target.slug
     alike = [str(each.index) for each in detect_gpus() if each.target.slug == slug and each.index != resolution.index]
     if workers is not None and workers > 1 + len(alike):
-        raise click.UsageError(f"--workers {workers}: each needs a GPU, and this machine has {1 + len(alike)} {slug}")
+        here = 1 + len(alike)
+        raise click.UsageError(
+            f"--workers {workers}: each needs a GPU, and this machine has {here} {slug}; give at most {here}"
+        )
     return tuple(alike if workers is None else alike[: workers - 1])
 
 

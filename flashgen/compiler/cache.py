@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from flashgen.outcome import Reason, Rejected, Resources
+from flashgen.outcome import Rejected, Resources
 
 
 def cache_dir() -> Path:
@@ -39,7 +39,7 @@ def recall(key: str) -> Resources | Rejected | None:
     try:
         stored = json.loads((cache_dir() / "compile" / f"{key}.json").read_text())
         if "reason" in stored:
-            return Rejected(reason=Reason(stored["reason"]), detail=stored["detail"])
+            return Rejected.of(stored)
         return Resources(**stored)
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.config import KernelConfig, Knob
-from flashgen.errors import SpecError
 from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.families.tl import TL
 from flashgen.hardware.target import GpuTarget
@@ -18,6 +17,7 @@ from flashgen.spec import AttentionSpec
 GLUON_TRITONS = ((3, 6), (3, 9))  # the first and the last triton that the tests compile these kernels with
 GROUP_ROWS = 64  # queries of one consumer: what one warp group's wgmma takes
 _CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread's, of 65536 an SM; the producer gets what is left
+_MOST_COLUMNS = {1: 320, 2: 320, 3: 192}  # of output and scores, in fp32, that these hold beside P and addresses
 _FEATURES = {"softcap"}
 _ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
 
@@ -43,19 +43,9 @@ class GluonSm90Config(KernelConfig):
     own_o: bool = False
 
     def __post_init__(self) -> None:
-        for name, values in _VALUES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or value not in values:
-                raise SpecError(f"{name} {value!r} is not one of {values}")
-        if (
-            isinstance(self.heads_per_group, bool)
-            or not isinstance(self.heads_per_group, int)
-            or self.heads_per_group < 1
-        ):
-            raise SpecError(f"heads_per_group {self.heads_per_group!r} is not a positive integer")
-        for name in ("longest_first", "ping_pong", "own_o"):
-            if not isinstance(getattr(self, name), bool):
-                raise SpecError(f"{name} {getattr(self, name)!r} is neither true nor false")
+        self.require_one_of(_VALUES)
+        self.require_positive("heads_per_group")
+        self.require_flags("longest_first", "ping_pong", "own_o")
 
     @property
     def groups(self) -> int:
@@ -119,16 +109,13 @@ class GluonSm90Family(Family):
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         assert isinstance(config, GluonSm90Config)
-        if (
-            config.groups == 3 and spec.block_dv + config.BLOCK_N > 192
-        ):  # 160 registers a thread, 128 of them fp32 tiles
-            return f"{config.groups} consumers have {config.consumer_registers} registers a thread: too few"
+        columns, most = spec.block_dv + config.BLOCK_N, _MOST_COLUMNS[config.groups]
+        if columns > most:
+            return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.own_o and not config.persistent:
             return "own_o pays only where a program has a next tile"
         if config.ping_pong and config.groups == 1:
             return "ping_pong takes two consumers"
-        if config.groups < 3 and spec.block_dv + config.BLOCK_N > 320:
-            return f"output and scores of {spec.block_dv + config.BLOCK_N} columns do not fit the registers"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:

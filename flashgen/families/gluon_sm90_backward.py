@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashgen.config import KernelConfig, Knob
-from flashgen.errors import SpecError
 from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.families.gluon_sm90 import GLUON_SM90, GROUP_ROWS
 from flashgen.hardware.target import GpuTarget
@@ -34,12 +33,8 @@ class GluonSm90BackwardConfig(KernelConfig):
     stagger: bool = False
 
     def __post_init__(self) -> None:
-        for name, values in _VALUES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or value not in values:
-                raise SpecError(f"{name} {value!r} is not one of {values}")
-        if not isinstance(self.stagger, bool):
-            raise SpecError(f"stagger {self.stagger!r} is neither true nor false")
+        self.require_one_of(_VALUES)
+        self.require_flags("stagger")
 
     @property
     def tma(self) -> bool:

@@ -35,20 +35,13 @@ class TlConfig(KernelConfig):
     maxnreg: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "heads_per_group"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SpecError(f"{name} {value!r} is not a positive integer")
-        for name in ("BLOCK_M", "BLOCK_N"):
-            if getattr(self, name) not in _BLOCKS:
-                raise SpecError(f"{name} {getattr(self, name)} is not one of {_BLOCKS}")
+        self.require_positive("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "heads_per_group")
+        self.require_one_of({"BLOCK_M": _BLOCKS, "BLOCK_N": _BLOCKS})
         if self.num_warps not in (1, 2, 4, 8, 16):
             raise SpecError(f"num_warps {self.num_warps} is not a power of two from 1 to 16")
         if isinstance(self.programs_per_sm, bool) or self.programs_per_sm not in (0, 1, 2, 3, 4):
             raise SpecError(f"programs_per_sm {self.programs_per_sm!r} is not an integer from 0 to 4")
-        for name in ("tma", "longest_first"):
-            if not isinstance(getattr(self, name), bool):
-                raise SpecError(f"{name} {getattr(self, name)!r} is neither true nor false")
+        self.require_flags("tma", "longest_first")
         if self.maxnreg is not None and (isinstance(self.maxnreg, bool) or self.maxnreg not in range(24, 256, 8)):
             raise SpecError(f"maxnreg {self.maxnreg!r} is neither null nor a multiple of 8 from 24 to 248")
 

@@ -43,15 +43,10 @@ class TlBackwardConfig(KernelConfig):
     tma: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in self.knobs().items():
-            if name in ("dp_first", "merged", "tma"):
-                if not isinstance(value, bool):
-                    raise SpecError(f"{name} {value!r} is neither true nor false")
-            elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SpecError(f"{name} {value!r} is not a positive integer")
-        for name in ("BLOCK_M", "BLOCK_N", "BLOCK_M_DQ", "BLOCK_N_DQ"):
-            if getattr(self, name) not in _BLOCKS:
-                raise SpecError(f"{name} {getattr(self, name)} is not one of {_BLOCKS}")
+        flags = ("dp_first", "merged", "tma")
+        self.require_positive(*(name for name in self.knobs() if name not in flags))
+        self.require_flags(*flags)
+        self.require_one_of(dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_M_DQ", "BLOCK_N_DQ"), _BLOCKS))
         for name in ("num_warps", "num_warps_dq"):
             if getattr(self, name) not in (1, 2, 4, 8, 16):
                 raise SpecError(f"{name} {getattr(self, name)} is not a power of two from 1 to 16")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from flashgen.compiler.crosscompile import Unit
-from flashgen.outcome import Measurement, Reason, Rejected
+from flashgen.outcome import Measurement, Rejected
 from flashgen.spec import Workload
 from flashgen.tune.stages import Times
 from flashgen.verify.worker import Worker
@@ -78,4 +78,4 @@ def _request(ask: str, units: Sequence[Unit], workloads: Sequence[Workload]) -> 
 def _times(held: Any) -> Times | Rejected:
     if isinstance(held, list):
         return tuple(Measurement(**time) for time in held)
-    return Rejected(reason=Reason(held["rejected"]["reason"]), detail=held["rejected"]["detail"])
+    return Rejected.of(held["rejected"])

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flashgen.config import KernelConfig
-from flashgen.outcome import Measurement, Prediction, Reason, Rejected, Resources
+from flashgen.outcome import Measurement, Prediction, Rejected, Resources
 from flashgen.spec import AttentionSpec
 from flashgen.tune.evaluate import Evaluated, Fallen, Gate
 from flashgen.tune.stages import Candidate, Compiled
@@ -35,7 +35,7 @@ def decode(spec: AttentionSpec, config: KernelConfig, held: dict[str, Any]) -> E
     """The outcome that `encode` made `held` of."""
     resources = None if held["resources"] is None else Resources(**held["resources"])
     if "gate" in held:
-        rejected = Rejected(reason=Reason(held["reason"]), detail=held["detail"])
+        rejected = Rejected.of(held)
         return Fallen(gate=Gate(held["gate"]), rejected=rejected, resources=resources)
     assert resources is not None
     compiled = Compiled(candidate=Candidate(spec, config), resources=resources)
