@@ -31,7 +31,7 @@ class GluonSm90Config(KernelConfig):
     longest_first   start the tiles with most keys first (causal and window)
     heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
-    own_o           the output leaves through memory of its own, and the next Q may come meanwhile (persistent)
+    q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     """
 
     family: str = "gluon_sm90"
@@ -40,12 +40,12 @@ class GluonSm90Config(KernelConfig):
     longest_first: bool = False
     heads_per_group: int = 1
     ping_pong: bool = False
-    own_o: bool = False
+    q_stages: int = 1
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong", "own_o")
+        self.require_flags("longest_first", "ping_pong")
 
     @property
     def groups(self) -> int:
@@ -68,7 +68,7 @@ class GluonSm90Config(KernelConfig):
 
     def needs_o_smem(self, spec: AttentionSpec) -> bool:
         """Whether the output does not leave by way of Q's shared memory; it cannot where rows have another length."""
-        return self.own_o or spec.block_d != spec.block_dv
+        return spec.block_d != spec.block_dv
 
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
@@ -77,6 +77,7 @@ _VALUES: dict[str, tuple[Knob, ...]] = {
     "num_warps": (4,),
     "num_stages": (1, 2, 3, 4),
     "programs_per_sm": (0, 1),
+    "q_stages": (1, 2),
 }
 
 
@@ -104,7 +105,6 @@ class GluonSm90Family(Family):
             "longest_first": (True, False) if masked else (False,),
             "heads_per_group": (1, 8, _ALL_HEADS),
             "ping_pong": (False, True),
-            "own_o": (False, True),
         }
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
@@ -112,8 +112,8 @@ class GluonSm90Family(Family):
         columns, most = spec.block_dv + config.BLOCK_N, _MOST_COLUMNS[config.groups]
         if columns > most:
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
-        if config.own_o and not config.persistent:
-            return "own_o pays only where a program has a next tile"
+        if config.q_stages > 1 and not config.persistent:
+            return f"{config.q_stages} q_stages pay only where a program has a next tile"
         if config.ping_pong and config.groups == 1:
             return "ping_pong takes two consumers"
         return None
@@ -122,7 +122,7 @@ class GluonSm90Family(Family):
         assert isinstance(config, GluonSm90Config)
         size, copies = spec.element_bytes, config.num_stages
         tiles = [
-            SharedTile(name="Q", rows=config.BLOCK_M, columns=spec.block_d, element_bytes=size),
+            SharedTile(name="Q", rows=config.BLOCK_M, columns=spec.block_d, element_bytes=size, copies=config.q_stages),
             SharedTile(name="K", rows=config.BLOCK_N, columns=spec.block_d, element_bytes=size, copies=copies),
             SharedTile(name="V", rows=config.BLOCK_N, columns=spec.block_dv, element_bytes=size, copies=copies),
         ]
@@ -155,6 +155,7 @@ class GluonSm90Family(Family):
             "persistent": config.persistent,
             "longest": config.longest_first,
             "pingpong": config.ping_pong,
+            f"q{config.q_stages}": config.q_stages > 1,
             "apart": config.needs_o_smem(spec),
         }
         return "_".join(name for name, present in parts.items() if present)

@@ -25,7 +25,7 @@ H200 = find_gpu("h200")
 BARRIERS = 1024  # bytes, of barriers, alignment and what the warp groups are told
 GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
-    ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "own_o": True, "ping_pong": True}),
+    ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True}),
     ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128}),
     ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
     ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64}),

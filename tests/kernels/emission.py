@@ -114,7 +114,7 @@ GLUON_KNOBS: dict[str, Any] = {
     "longest_first": True,
     "heads_per_group": 8,
     "ping_pong": True,
-    "own_o": True,
+    "q_stages": 2,
 }
 
 
@@ -133,10 +133,10 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
     for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
         yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2, stagger=stagger)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
-    choices["heads_per_group"] = (1,)
+    choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):
         knobs = dict(zip(choices, values))
-        if knobs["own_o"] <= bool(knobs["programs_per_sm"]) and knobs["longest_first"] <= (variant != "full"):
+        if knobs["q_stages"] <= 1 + knobs["programs_per_sm"] and knobs["longest_first"] <= (variant != "full"):
             spec = spec_of(variant, dtype, *head_dims)
             for rows in (128, 192) if head_dims == (64, 64) else (128,):
                 yield spec, GluonSm90Config(BLOCK_M=rows, BLOCK_N=64, num_stages=2, **knobs)

@@ -11,7 +11,7 @@ from flashgen.spec import AttentionSpec
 from tests.kernels.gluon.candidates import proven, source_of
 
 PERSISTENT: dict[str, Any] = {"programs_per_sm": 1}
-OWN_O = PERSISTENT | {"own_o": True}
+TWO_Q = PERSISTENT | {"q_stages": 2}
 PING_PONG = {"ping_pong": True}
 SEEDS = 8  # some faults show only if one warp group is far ahead of another
 BLOCKED, READ, LEFT = "wait for barriers", "used while it is under way", "ends with"
@@ -37,9 +37,11 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("the store is not waited for", {}, "    tma.store_wait(0)", "    pass", LEFT),
     ("the next Q overwrites the output", PERSISTENT, "tma.store_wait(0)\n        _gl_release(q_empty, GROUP)",
      "_gl_release(q_empty, GROUP)\n        tma.store_wait(0)", ""),
-    ("the next output overwrites the last", OWN_O, "        tma.store_wait(0)  # for", "        # for", ""),
-    ("Q is released while it is multiplied", OWN_O, "        qk = warpgroup_mma_wait(0, deps=(qk,))",
-     "        _gl_release(q_empty, GROUP)\n        qk = warpgroup_mma_wait(0, deps=(qk,))", ""),
+    ("the next of two Qs overwrites an output", TWO_Q, "            tma.store_wait(0)\n            _gl_release(q_empty",
+     "            _gl_release(q_empty", ""),
+    ("of two Qs one is released while it is multiplied", TWO_Q, "(q_empty, (turn - 1) * GROUPS",
+     "(q_empty, turn * GROUPS", ""),
+    ("the last of two outputs is not waited for", TWO_Q, "\n    tma.store_wait(0)", "\n    pass", LEFT),
     ("blocks of keys are not counted on", PERSISTENT, "count += n_blocks", "count += 1", ""),
     ("the last round is lost", PERSISTENT, "return rounds + (", "return rounds + 0 * (", ""),
     ("the way back is one program off", PERSISTENT, "program = num_programs - 1 - program",

@@ -19,8 +19,8 @@ STRUCTURES: dict[str, dict[str, Any]] = {
     "ping_pong": {"ping_pong": True, "num_stages": 3},
     "three_take_turns": {"BLOCK_M": 192, "ping_pong": True},
     "persistent": {"programs_per_sm": 1, "heads_per_group": 8},
-    "own_o": {"programs_per_sm": 1, "own_o": True, "num_stages": 4},
-    "all": {"BLOCK_M": 192, "programs_per_sm": 1, "own_o": True, "ping_pong": True, "heads_per_group": 4096},
+    "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4},
+    "all": {"BLOCK_M": 192, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True, "heads_per_group": 4096},
 }
 # Each structure with each mask, features in turn; head dims in turn: as they are, padded, and of K and V apart.
 HEAD_DIMS = cycle([(64, 64), (40, 24), (192, 128)])
