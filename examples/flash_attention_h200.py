@@ -4654,6 +4654,7 @@ def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores) 
         dk, dv = (torch.empty_like(x) if dx is None else dx for x, dx in ((k, dk), (v, dv)))
     gradients = [x for x in (dq, dk, dv) if x is not None]
     with torch.cuda.device(q.device) if q.is_cuda else _INTERPRETER:
+        rule = rule or _select("backward", scoring.variant(seqlen_q, seqlen_k), q, k, v, dout, *gradients)
         delta, lse2 = _prepare(dout, out, lse)
         if dlse is not None:
             delta -= dlse
@@ -4661,7 +4662,6 @@ def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores) 
             for x in gradients:
                 x.zero_()
             return
-        rule = rule or _select("backward", scoring.variant(seqlen_q, seqlen_k), q, k, v, dout, *gradients)
         first = scoring.first_key(rule, seqlen_q, seqlen_k)
         if first > 0 and dk is not None:
             dk[:, :, :first], dv[:, :, :first] = 0.0, 0.0

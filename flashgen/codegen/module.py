@@ -15,8 +15,8 @@ from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
 
 _TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 _LINE_LENGTH = 120
-PREPARE = "_attn_bwd_prepare"  # the first kernel of every backward, the same for all
-_PREPARE_TEMPLATE = "kernel/backward_prepare.py.jinja"
+# The first kernel of a backward, and of one whose programs add dq up in fp32; the last of the latter.
+_PREPARE, _PREPARE_SUM, _FINISH = "_attn_bwd_prepare", "_attn_bwd_prepare_sum", "_attn_bwd_finish"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,13 +172,23 @@ def _distinct_kernels(rows: Iterable[Row]) -> list[Kernel]:
     rows = list(rows)
     kernels: dict[str, Kernel] = {}
     for row in sorted(rows, key=lambda row: (OPS.index(row.spec.op), _variant_order(row.spec.variant))):
-        if row.spec.op == "backward" and PREPARE not in kernels:
-            has_bias = any(each.spec.bias for each in rows)
-            kernels[PREPARE] = Kernel(name=PREPARE, source=render(_PREPARE_TEMPLATE, name=PREPARE, has_bias=has_bias))
+        if row.spec.op == "backward" and _PREPARE not in kernels:
+            kernels |= _kernels_around(rows)
         for kernel in render_kernels(row.spec, row.config).values():
             known = kernels.setdefault(kernel.name, kernel)
             assert known == kernel, f"two kernels would be named {kernel.name}"
     return list(kernels.values())
+
+
+def _kernels_around(rows: list[Row]) -> dict[str, Kernel]:
+    """What runs before and after a backward's own kernels."""
+    prepare, finish = "kernel/backward_prepare.py.jinja", "kernel/backward_finish.py.jinja"
+    has_bias = any(row.spec.bias for row in rows)
+    texts = {_PREPARE: render(prepare, name=_PREPARE, has_bias=has_bias, sums_dq=False)}
+    if any(isinstance(row.config, GluonSm90BackwardConfig) for row in rows):
+        texts[_PREPARE_SUM] = render(prepare, name=_PREPARE_SUM, has_bias=has_bias, sums_dq=True)
+        texts[_FINISH] = render(finish, name=_FINISH)
+    return {name: Kernel(name=name, source=text) for name, text in texts.items()}
 
 
 def _config_arguments(row: Row) -> str:

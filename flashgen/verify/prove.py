@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -119,13 +120,28 @@ def _runs(
     for _ in range(REPEATS):
         tensors.poison()
         try:
-            direction.launch(module, rule, tensors)
+            with _poisoned_scratch():
+                direction.launch(module, rule, tensors)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
         except Exception as error:  # whatever the launch raises is the candidate's failure
             return run_failure(error)
         runs.append(tensors.results())
     return runs
+
+
+@contextmanager
+def _poisoned_scratch() -> Iterator[None]:
+    """What a launch allocates for itself is NaN too: torch fills empty tensors while it has to be deterministic."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def _judged(direction: Pass, probe: str, runs: list[Results], tensors: Tensors, unordered: tuple[str, ...]) -> Finding:

@@ -1,7 +1,7 @@
 """A process that compiles candidates and keeps their binaries: `python -m tests.compiler.compile_cubins GPU FOLDER`.
 
 Standard input holds a JSON list of [family, variant, dtype, head_dim, head_dim_v, op, knobs]; the cubins of number i
-are FOLDER/i.<kernel>.cubin, and their resources are printed, a JSON list a line.
+are FOLDER/i.<kernel>.cubin, and their resources are printed, a JSON object by kernel a line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
         kernels = crosscompile._warm_up(load_source(unit.source, "golden"), unit)
         for kernel in kernels:
             (folder / f"{index}.{kernel.name}.cubin").write_bytes(kernel.asm["cubin"])
-        print(json.dumps([asdict(resources_of(kernel)) for kernel in kernels]), flush=True)
+        print(json.dumps({kernel.name: asdict(resources_of(kernel)) for kernel in kernels}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def knobs_of(variant: str, knobs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Resources, Path]]:
-    """(resources, binary) of every golden, from a process that does not run under Triton's interpreter."""
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Resources, Path]]]:
+    """(resources, binary) of every golden's kernels, from a process that does not run under Triton's interpreter."""
     folder = tmp_path_factory.mktemp("cubins")
     asked = [
         ["gluon_sm90", variant, "bf16", *head_dims, "forward", knobs_of(variant, knobs)]
@@ -69,8 +70,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Resources, 
         command, input=json.dumps(asked), capture_output=True, text=True, env=environment, cwd=root, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    resources = [Resources(**json.loads(line)[-1]) for line in done.stdout.splitlines()]  # of the last kernel launched
-    return [(each, next(folder.glob(f"{index}.*hopper*"))) for index, each in enumerate(resources)]
+    return [
+        {name: (Resources(**each), folder / f"{index}.{name}.cubin") for name, each in json.loads(line).items()}
+        for index, line in enumerate(done.stdout.splitlines())
+    ]
+
+
+@pytest.fixture(scope="module")
+def compiled(kernels: list[dict[str, tuple[Resources, Path]]]) -> list[tuple[Resources, Path]]:
+    """The same of the kernel in Gluon alone."""
+    return [next(held for name, held in each.items() if "hopper" in name) for each in kernels]
 
 
 def test_the_installed_triton_is_one_that_modules_run_gluon_on() -> None:
@@ -110,6 +119,20 @@ def test_goldens_of_the_backward_fit_and_add_to_dq_by_tma(index: int, compiled: 
     sass = disassembled(cubin)
     assert sass.count("HGMMA") >= 20
     assert "UTMAREDG.4D.ADD" in sass
+
+
+@pytest.mark.parametrize("index", range(len(BACKWARD)), ids=[f"{variant}_{d[0]}" for variant, d, _ in BACKWARD])
+def test_the_sum_of_dq_is_zeroed_and_read_in_16_bytes_a_thread(
+    index: int, kernels: list[dict[str, tuple[Resources, Path]]]
+) -> None:
+    held = kernels[len(GOLDENS) + index]
+    row_values = {"LDG": 1, "STG": 2}  # lse; delta and lse2
+    for name, narrow in (("_attn_bwd_prepare_sum", row_values), ("_attn_bwd_finish", {})):
+        resources, cubin = held[name]
+        assert resources.spill_bytes == 0
+        accesses = re.findall(r"\b(LDG|STG)\.E(\S*)", disassembled(cubin))
+        assert {kind for kind, how in accesses if how.endswith("128")} == {"LDG", "STG"}
+        assert Counter(kind for kind, how in accesses if not how.endswith("128")) == narrow
 
 
 def disassembled(cubin: Path) -> str:

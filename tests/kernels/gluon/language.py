@@ -74,7 +74,7 @@ class Descriptor:
         if not (0 <= z < self.base.shape[0] and 0 <= h < self.base.shape[1]):
             return self.base[0, 0, :0, :0], slice(0, 0), slice(0, 0)
         first, end = min(max(row, 0), seqlen), min(max(row + rows, 0), seqlen)
-        width = min(columns, head_dim - column)
+        width = max(0, min(columns, head_dim - column))
         inside = self.base[z, h, first:end, column : column + width]
         return inside, slice(first - row, end - row) if end > first else slice(0, 0), slice(0, width)
 

@@ -91,6 +91,16 @@ BACKWARD_FAULTS: list[tuple[str, str, str, str]] = [
     ("heads of a group are not added up", "for step in range(qhead_per_kvhead * num_m_blocks)",
      "for step in range(num_m_blocks)", ""),
 ]  # fmt: skip
+AROUND_FAULTS: list[tuple[str, str, str, str]] = [
+    ("the last block of dQ is not zeroed", "zeros, mask=inside)",
+     "zeros, mask=inside & (offs_m < (num_m_blocks - 1) * BLOCK_M)[:, None])", "elements are NaN"),
+    ("the last columns of dQ are not zeroed", "offs_d[None, :] < HEAD_DIM)\n    zeros",
+     "offs_d[None, :] < HEAD_DIM - 8)\n    zeros", "elements are NaN"),
+    ("dQ is not scaled", '"evict_first") * softmax_scale', '"evict_first")', "dq: row error"),
+    ("dQ is written past its columns", "offs_d[None, :] < HEAD_DIM)\n    sum_ptrs",
+     "offs_d[None, :] < BLOCK_D)\n    sum_ptrs", "wrote outside dq"),
+    ("dQ is written where its sum lies", "rows_m * stride_dqm", "rows_m * HEAD_DIM", "dq: "),
+]  # fmt: skip
 
 
 def rejection(source: str, spec: AttentionSpec) -> str:
@@ -103,8 +113,12 @@ def rejection(source: str, spec: AttentionSpec) -> str:
 
 @pytest.mark.parametrize(
     ("head_dim", "old", "new", "says"),
-    [(64, *each[1:]) for each in BACKWARD_FAULTS] + [(192, *each[1:]) for each in WIDE_FAULTS],
-    ids=[each[0] for each in BACKWARD_FAULTS] + [f"wide, {each[0]}" for each in WIDE_FAULTS],
+    [(64, *each[1:]) for each in BACKWARD_FAULTS]
+    + [(192, *each[1:]) for each in WIDE_FAULTS]
+    + [(40, *each[1:]) for each in AROUND_FAULTS],
+    ids=[each[0] for each in BACKWARD_FAULTS]
+    + [f"wide, {each[0]}" for each in WIDE_FAULTS]
+    + [each[0] for each in AROUND_FAULTS],
 )
 def test_a_fault_planted_in_the_backward_is_found(head_dim: int, old: str, new: str, says: str) -> None:
     spec = AttentionSpec.of_variant(
