@@ -120,7 +120,7 @@ class GluonSm90BackwardFamily(Family):
         return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "")
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        rows = [(64, 2), (64, 3), (128, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2), (64, 1)]
+        rows = [(128, 2), (64, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2)]
         return tuple(
             GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger)
             for m, s in rows
