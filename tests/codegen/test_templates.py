@@ -24,7 +24,8 @@ SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
 # m and n say how rows of queries and of keys broadcast, may_mask which blocks hold masked pairs; names are by role;
 # has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32.
 KERNEL_NAMES = {"spec", "config", "name", "names", "tl", "tanh", "m", "n", "may_mask", "has_bias", "sums_dq"}
-KERNEL_NAMES |= {"bounds", "apart", "rings", "window"}  # what the skeletons in Gluon call their tuples
+# What the skeletons in Gluon call their tuples; whether consumers skip keys, of how many rows, and in whose turn.
+KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "rows", "turns"}
 MODULE_NAMES = {"module"}
 
 

@@ -13,6 +13,7 @@ from tests.kernels.gluon.candidates import proven, source_of
 PERSISTENT: dict[str, Any] = {"programs_per_sm": 1}
 TWO_Q = PERSISTENT | {"q_stages": 2}
 PING_PONG = {"ping_pong": True}
+SKIPPING = PERSISTENT | {"BLOCK_M": 192, "num_stages": 1}  # of three blocks the first consumer skips two
 SEEDS = 8  # some faults show only if one warp group is far ahead of another
 BLOCKED, READ, LEFT = "wait for barriers", "used while it is under way", "ends with"
 
@@ -48,6 +49,21 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
      "program = num_programs - program", ""),
     ("turns are not handed on", PING_PONG, "_gl_release(order, GROUP + 1)", "pass  ", BLOCKED),
     ("the first group waits for its own turn", PING_PONG, "(count + (GROUP == 0)) & 1", "count & 1", BLOCKED),
+    ("a skipped block is not released", {}, "for i in range(first):", "for i in range(0 * first):", BLOCKED),
+    ("a skipped K is released before it has come", SKIPPING, "_gl_arrived(k_smem, k_full, count + i)  #",
+     "pass  #", ""),
+    ("a skipped V is released before it has come", SKIPPING, "_gl_arrived(v_smem, v_full, count + i)\n", "pass\n", ""),
+    ("the turn of a skipped block is not handed on", PING_PONG,
+     "count - turn + i)\n        _gl_release(order, GROUP + 1)", "count - turn + i)", BLOCKED),
+    ("the turn of a skipped block is not waited for", PING_PONG | {"BLOCK_M": 192, "num_stages": 4},
+     "_gl_await_turn(order, GROUP, count - turn + i)", "pass", BLOCKED),
+    ("every consumer skips what the first one's rows do not see", {},
+     "        start_m,\n        seqlen_q,\n        seqlen_k,\n        64,",
+     "        start_m - 64 * GROUP,\n        seqlen_q,\n        seqlen_k,\n        64,", ""),
+    ("the mask is that of the last consumer's rows", {}, "if start_n >= n_full:",
+     "if start_n >= n_full + 64 * (GROUPS - 1 - GROUP):", ""),
+    ("a consumer skips a block that its rows see", {}, "first = gl.maximum(last_n - own_last_n, 0)",
+     "first = gl.minimum(last_n - own_last_n + BLOCK_N, (n_blocks - 1) * BLOCK_N)", ""),
     ("the mask is one key short", {}, "keep = keys <= ", "keep = keys < ", ""),
     ("the mask stops at the last block", {}, "if start_n >= n_full:", "if start_n >= n_full + BLOCK_N:", ""),
     ("a tile that sees nothing loads nothing", {}, "if n_end <= n_begin:", "if n_end < n_begin - 4096:", ""),
@@ -56,6 +72,13 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("l_i is not rescaled", {}, "l_i = l_i * alpha + gl.sum(p, 1)", "l_i = l_i + gl.sum(p, 1)", ""),
     ("a group stores the rows of another", {}, "start_m += 64 * GROUP", "start_m += 0 * GROUP", ""),
     ("K of the query's head", {}, "off_hk = off_h // qhead_per_kvhead", "off_hk = off_h", ""),
+]  # fmt: skip
+
+WINDOW_FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
+    ("a block behind the window is not released", SKIPPING, "range(end, n_blocks)", "range(end, end)", BLOCKED),
+    ("the last block of the window is left out", {}, "end = first + own_blocks",
+     "end = first + gl.maximum(own_blocks - 1, 1)", ""),
+    ("the turn of a block behind the window is another's", PING_PONG, "count - turn - 1 + i)", "count - turn + i)", ""),
 ]  # fmt: skip
 
 
@@ -130,10 +153,12 @@ def test_a_fault_planted_in_the_backward_is_found(head_dim: int, old: str, new: 
 
 
 @pytest.mark.parametrize(
-    ("knobs", "old", "new", "says"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS]
+    ("variant", "knobs", "old", "new", "says"),
+    [("causal", *each[1:]) for each in FAULTS] + [("window", *each[1:]) for each in WINDOW_FAULTS],
+    ids=[each[0] for each in FAULTS + WINDOW_FAULTS],
 )
-def test_a_planted_fault_is_found(knobs: dict[str, Any], old: str, new: str, says: str) -> None:
-    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64)
+def test_a_planted_fault_is_found(variant: str, knobs: dict[str, Any], old: str, new: str, says: str) -> None:
+    spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=64)
     source = source_of(spec, BLOCK_N=64, **knobs)
     assert old in source
     assert says in rejection(source.replace(old, new), spec)

@@ -15,11 +15,12 @@ VARIANTS = ("full", "causal", "window", "full_softcap", "causal_softcap", "windo
 STRUCTURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "three_groups": {"BLOCK_M": 192, "BLOCK_N": 128},
-    "one_buffer": {"num_stages": 1},
+    "one_buffer": {"BLOCK_M": 192, "num_stages": 1},
     "ping_pong": {"ping_pong": True, "num_stages": 3},
     "three_take_turns": {"BLOCK_M": 192, "ping_pong": True},
     "persistent": {"programs_per_sm": 1, "heads_per_group": 8},
     "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4},
+    "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True},
     "all": {"BLOCK_M": 192, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True, "heads_per_group": 4096},
 }
 # Each structure with each mask, features in turn; head dims in turn: as they are, padded, and of K and V apart.
@@ -38,8 +39,8 @@ def test_every_structure_is_exact(structure: str, variant: str, head_dims: tuple
     assert isinstance(outcome, Proof), outcome
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_the_order_in_which_things_happen_changes_nothing(seed: int) -> None:
-    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64)
+@pytest.mark.parametrize(("variant", "seed"), [("causal", 1), ("window", 2), ("causal", 3), ("window", 4)])
+def test_the_order_in_which_things_happen_changes_nothing(variant: str, seed: int) -> None:
+    spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=64)
     outcome = proven(source_of(spec, **STRUCTURES["all"]), spec, seed)
     assert isinstance(outcome, Proof), outcome
