@@ -70,10 +70,6 @@ class GluonSm90Config(KernelConfig):
         """Whether the output does not leave by way of Q's shared memory; it cannot where rows have another length."""
         return spec.block_d != spec.block_dv
 
-    def skips_keys(self, spec: AttentionSpec) -> bool:
-        """Whether consumers of one tile may see different keys, and skip the blocks that only others see."""
-        return spec.mask != "full" and self.groups > 1
-
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128, 192),

@@ -64,6 +64,10 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
      "if start_n >= n_full + 64 * (GROUPS - 1 - GROUP):", ""),
     ("a consumer skips a block that its rows see", {}, "first = gl.maximum(last_n - own_last_n, 0)",
      "first = gl.minimum(last_n - own_last_n + BLOCK_N, (n_blocks - 1) * BLOCK_N)", ""),
+    ("blocks that rows past the end do not see are not released", {"BLOCK_M": 192}, "range(end, n_blocks)",
+     "range(end, end)", BLOCKED),
+    ("a consumer half of whose rows are past the end sees one block", {"BLOCK_M": 192}, "start_m < seqlen_q,",
+     "start_m + 63 < seqlen_q,", ""),
     ("the mask is one key short", {}, "keep = keys <= ", "keep = keys < ", ""),
     ("the mask stops at the last block", {}, "if start_n >= n_full:", "if start_n >= n_full + BLOCK_N:", ""),
     ("a tile that sees nothing loads nothing", {}, "if n_end <= n_begin:", "if n_end < n_begin - 4096:", ""),
@@ -76,8 +80,8 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
 
 WINDOW_FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("a block behind the window is not released", SKIPPING, "range(end, n_blocks)", "range(end, end)", BLOCKED),
-    ("the last block of the window is left out", {}, "end = first + own_blocks",
-     "end = first + gl.maximum(own_blocks - 1, 1)", ""),
+    ("the last block of the window is left out", {}, "first + own_blocks,",
+     "first + gl.maximum(own_blocks - 1, 1),", ""),
     ("the turn of a block behind the window is another's", PING_PONG, "count - turn - 1 + i)", "count - turn + i)", ""),
 ]  # fmt: skip
 
