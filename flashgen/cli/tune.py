@@ -11,7 +11,8 @@ import click
 
 from flashgen.cli import options
 from flashgen.cli.output import print_json, warn
-from flashgen.errors import NoFeasibleConfig
+from flashgen.errors import NoFeasibleConfig, SpecError
+from flashgen.families import FAMILIES, Family, serving
 from flashgen.spec import OPS, Dtype, Op
 from flashgen.store.directory import PORTABLE
 from flashgen.variants import PLAIN, SOFTCAP, FeatureSet, variants_of
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from flashgen.spec import AttentionSpec
     from flashgen.store.entry import TunedEntry
     from flashgen.tune.result import TuneResult
+    from flashgen.tune.workloads import Preset
 
 INTERRUPTED = 130
-_NOT_FOR_PORTABLE = ("workload", "preset", "trials", "timeout", "storage", "study", "force", "workers", "require_gpu")
+_SIZES_AND_BUDGET = ("family", "workload", "preset", "trials", "timeout")
+_NOT_FOR_PORTABLE = (*_SIZES_AND_BUDGET, "storage", "study", "force", "workers", "require_gpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +41,9 @@ class Asked:
     causal: bool | None
     window: bool | None
     features: tuple[FeatureSet, ...]
+    family: tuple[str, ...]
     workload: Path | None
-    preset: Literal["quick", "full"]
+    preset: Preset
     trials: int | None
     timeout: float | None
     storage: str | None
@@ -74,6 +78,21 @@ class Asked:
 
         return specs_of(self.head_dims or USUAL_HEAD_DIMS, self.dtypes or ("bf16", "fp16"), variants, self.ops)
 
+    def chosen_families(self) -> dict[str, Family]:
+        """Those of --family, or all.
+
+        Raises:
+            SpecError: an op that none of them writes.
+        """
+        chosen = {name: FAMILIES[name] for name in self.family or FAMILIES}
+        if missing := [op for op in self.ops if not serving(op, chosen)]:
+            able = ", ".join(serving(missing[0]))
+            raise SpecError(
+                f"--family {' --family '.join(chosen)}: none writes {missing[0]} kernels; next: add one of {able}, "
+                f"or tune the other pass alone with --op"
+            )
+        return chosen
+
     def held(self, slug: str, *, present: bool) -> tuple[TunedEntry, ...]:
         """The rules for a GPU that are in --out or shipped, and as good as those that this run makes."""
         from flashgen.codegen.sources import joined, rule_sources
@@ -91,6 +110,7 @@ class Asked:
         parts += [] if self.causal is None else ["--causal" if self.causal else "--no-causal"]
         parts += [] if self.window is None else ["--window" if self.window else "--no-window"]
         parts += [f"--feature {'+'.join(features)}" for features in self.features]
+        parts += [f"--family {family}" for family in self.family]
         parts += [f"--workload {self.workload.name}"] if self.workload else []
         parts += [f"--preset {self.preset}"] if self.preset != "quick" else []
         parts += [f"--trials {self.trials}"] if self.trials else []
@@ -106,9 +126,19 @@ class Asked:
 @click.option("--causal/--no-causal", default=None, help="Only the causal mask, or only no mask  [default: both]")
 @click.option("--window/--no-window", default=None, help="Windows and softcap too  [default: unless --no-causal]")
 @options.features
+@click.option(
+    "--family",
+    multiple=True,
+    type=click.Choice(tuple(FAMILIES)),
+    help="Only these kernels; may be repeated  [default: all that the GPU runs]",
+)
 @click.option("--workload", type=options.READABLE_FILE, metavar="FILE", help="YAML file of the sizes to tune on.")
 @click.option(
-    "--preset", type=click.Choice(("quick", "full")), default="quick", show_default=True, help="Sizes, budget."
+    "--preset",
+    type=click.Choice(("quick", "medium", "full")),
+    default="quick",
+    show_default=True,
+    help="Sizes, budget.",
 )
 @click.option(
     "--trials", type=click.IntRange(min=1), metavar="N", help="Configs to try a kernel  [default: the preset's]"
@@ -172,6 +202,7 @@ def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
         present=resolution.present,
         index=resolution.index or 0,
         specs=asked.specs(held),
+        families=asked.chosen_families(),
         workloads=workloads,
         preset=asked.preset,
         trials=asked.trials,

@@ -375,3 +375,18 @@ def test_a_terminal_sees_a_bar_that_is_taken_away(
     assert "1/6" in shown
     assert "best" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_only_the_families_that_are_asked_for_are_searched(table: Table, tune: Cli, path: Path) -> None:
+    table()
+    done = tune("--dtype", "bf16", "--causal", "--no-window", "--family", "tl")
+    assert done.code == 0
+    found = read_tuned(path, gpu="nvidia-h200", op="forward")
+    assert [entry.config.family for entry in found.entries] == ["tl"]
+    assert "--family tl" in found.command
+
+
+def test_families_that_do_not_write_the_pass_are_refused(tune: Cli) -> None:
+    done = tune("--family", "tl_backward")
+    assert done.code == 2
+    assert "none writes forward kernels; next: add one of tl, gluon_sm90" in done.err
