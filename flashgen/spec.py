@@ -8,14 +8,14 @@ from typing import Literal
 from flashgen.errors import SpecError
 
 Op = Literal["forward", "backward"]
-Dtype = Literal["fp16", "bf16", "fp32"]
+Dtype = Literal["fp16", "bf16", "fp32", "fp8"]
 
 OPS: tuple[Op, ...] = ("forward", "backward")
 MASKS = ("full", "causal", "window")
 FEATURES = ("softcap", "alibi", "bias", "sink", "dropout")  # what may change scores or probabilities, in variant order
-DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")
-TORCH_NAMES: dict[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-BYTES_PER_ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4}
+DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32", "fp8")  # of q, k and v
+TORCH_NAMES: dict[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
+BYTES_PER_ELEMENT = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1}
 MAX_HEAD_DIM = 256
 MIN_BLOCK_D = 16  # tl.dot contracts at least 16 elements of a 16-bit dtype
 
@@ -34,6 +34,9 @@ class AttentionSpec:
     softcap * tanh(softmax_scale * qk / softcap) - slope * |i + seqlen_k - seqlen_q - j| (`alibi`) + bias[i, j]
     (`bias`); `sink` adds exp(sink) of the head to the softmax's denominator, `dropout` drops probabilities by a
     generator keyed by seed and offset.
+
+    dtype `fp8` is e4m3, of which q, k and v each have one descale factor a head: what they stand for is their elements
+    times that. Its out is bf16.
 
     Raises:
         SpecError: a field holds what no family can render.
@@ -108,12 +111,30 @@ class AttentionSpec:
         return self.softcap or self.alibi or self.bias
 
     @property
+    def descaled(self) -> str:
+        """Which factor of the scores takes in those of q and k (fp8)."""
+        return "softmax_scale" if self.scores_are_scaled else "qk_scale"
+
+    @property
     def element_bytes(self) -> int:
         return BYTES_PER_ELEMENT[self.dtype]
 
     @property
+    def out_dtype(self) -> Dtype:
+        return "bf16" if self.is_fp8 else self.dtype
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of an element of out."""
+        return BYTES_PER_ELEMENT[self.out_dtype]
+
+    @property
     def is_fp32(self) -> bool:
         return self.dtype == "fp32"
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.dtype == "fp8"
 
     @property
     def block_d(self) -> int:
@@ -227,4 +248,5 @@ class Workload:
         k_rows = self.batch * self.heads_kv * self.seqlen_k
         passes = 2 if spec.op == "backward" else 1
         elements = passes * (q_rows + k_rows) * (spec.head_dim + spec.head_dim_v)
-        return float(elements * spec.element_bytes + 4 * q_rows)
+        wider = passes * q_rows * spec.head_dim_v * (spec.out_bytes - spec.element_bytes)
+        return float(elements * spec.element_bytes + wider + 4 * q_rows)

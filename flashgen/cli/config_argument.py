@@ -101,7 +101,9 @@ def config_for(
     if text is None:
         path = tuned_path(configs, target.slug, spec.op)
         entry = find_entry(read_tuned(path), spec, workload) if path.exists() else None
-        return entry.config if entry is not None else next(iter(serving(spec.op).values())).likely_good(spec, target)[0]
+        families = serving(spec.op).values()
+        able = (family for family in families if family.unsupported(spec, target) is None)
+        return entry.config if entry is not None else next(able, next(iter(families))).likely_good(spec, target)[0]
     config = _given(text, spec, workload)
     if (writes := FAMILIES[config.family].op) != spec.op:
         raise click.BadParameter(

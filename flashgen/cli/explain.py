@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @options.gpu("auto", "GPU to explain for; it need not be here.")
 @options.op(*OPS, default="forward")
 @click.option("--head-dim", type=options.HEAD_DIM, default=128, show_default=True, metavar="N", help="Head dim.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Dtype of q, k, v and out.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Dtype of q, k and v.")
 @click.option("--causal/--no-causal", default=True, show_default=True, help="Whether the mask is causal.")
 @click.option(
     "--config",

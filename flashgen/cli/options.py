@@ -26,7 +26,11 @@ head_dims = click.option(
     "--head-dim", "head_dims", type=HEAD_DIM, multiple=True, metavar="N", help="Head dim; may be repeated."
 )
 dtypes = click.option(
-    "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Dtype of q, k, v and out; may be repeated."
+    "--dtype",
+    "dtypes",
+    type=click.Choice(DTYPES),
+    multiple=True,
+    help="Dtype of q, k, v and out (of fp8: bf16); may be repeated.",
 )
 
 

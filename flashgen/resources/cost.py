@@ -24,6 +24,7 @@ _FP32_PER_CLOCK = 128  # fp32 results a clock and SM (the same table, 8.6 and la
 _L2_BYTES_PER_CLOCK = 64  # an SM's read port to the L2
 _WARPS_PER_GROUP = 4  # the warps of one tensor-core group
 _BUFFERS_IN_USE = 2  # of the pipeline's: a matmul that runs still reads the one before
+_MATMUL_RATE = {"fp32": 1 / 8, "fp8": 2}  # of a 16-bit dtype's
 _FEATURE_OPERATIONS = {"alibi": 4, "bias": 2, "dropout": 11}  # a score, as templates/concern/ writes them
 
 
@@ -61,7 +62,7 @@ def step_cost(
 ) -> StepCost:
     """The cost of a step of `shape`, one of the passes of `config`."""
     scores, is_forward = shape.kept * shape.step, spec.op == "forward"
-    flops_per_clock = target.bf16_flops / (target.sm_count * target.clock_hz) / (8 if spec.is_fp32 else 1)
+    flops_per_clock = target.bf16_flops / (target.sm_count * target.clock_hz) * _MATMUL_RATE.get(spec.dtype, 1)
     mma = 2 * scores * shape.matmul_columns / flops_per_clock
     ex2 = scores * (2 if spec.softcap else 1) / _EX2_PER_CLOCK
     # The backward works on two tiles of scores, P and dS; it knows the maximum, so that nothing is rescaled.

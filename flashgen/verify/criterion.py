@@ -23,8 +23,9 @@ STANDARD_FACTOR = 2.0
 GRADIENT_FACTOR = 3.0
 ROW_FACTOR = 1.5
 # What an exact kernel may lose to rounding, in the dtype's eps. In 16 bits: half an eps each for p and for the result.
-# In fp32 scores that are summed in another order, and exp2.approx, leave some tens of eps; TF32 would leave 4000.
-ROUNDING_EPS = {"float16": 1.0, "bfloat16": 1.0, "float32": 256.0}
+# In fp32 scores that are summed in another order, and exp2.approx, leave some tens of eps; TF32 would leave 4000. In
+# e4m3 half an eps for p: the result is wider (fp8.py).
+ROUNDING_EPS = {"float16": 1.0, "bfloat16": 1.0, "float32": 256.0, "float8_e4m3fn": 0.5}
 # ex2.approx.ftz gives 0 below 2^-126, and dropout may leave a row nothing larger: what 2^16 such terms amount to.
 FLUSHED = 2.0**-110
 # In narrower rows the terms of every element may cancel at once, so that the row's norm says nothing.
@@ -118,8 +119,8 @@ def _rounding(dtype: torch.dtype) -> tuple[float, float]:
     """(relative, absolute): the rounding of an exact kernel's result, and what is too small to be held."""
     import torch
 
-    info = torch.finfo(dtype)
-    return ROUNDING_EPS[str(dtype).removeprefix("torch.")] * info.eps, max(info.eps * info.smallest_normal, FLUSHED)
+    info, held = torch.finfo(dtype), torch.finfo(torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype)
+    return ROUNDING_EPS[str(dtype).removeprefix("torch.")] * info.eps, max(held.eps * held.smallest_normal, FLUSHED)
 
 
 def _largest_error(

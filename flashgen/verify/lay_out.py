@@ -15,7 +15,7 @@ from flashgen.verify.fills import fill, fill_bias, generator_of
 from flashgen.verify.layouts import FAR_ELEMENTS, Guarded, Shape, bits, contiguous, far, guarded, is_far
 from flashgen.verify.probes import NORMAL, Layout, Probe
 from flashgen.verify.reference import Features, reference
-from flashgen.verify.tensors import Tensors, kept, seen_keys
+from flashgen.verify.tensors import DESCALES, Tensors, kept, seen_keys
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,13 @@ _NAMES = tuple(_MIXED)
 DropoutMask = Callable[..., "torch.Tensor"]
 
 
+def out_dtype(spec: AttentionSpec, dtype: torch.dtype) -> torch.dtype:
+    """Of out, where q, k and v are shown in `dtype`."""
+    import torch
+
+    return torch.bfloat16 if spec.is_fp8 else dtype
+
+
 def lay_out(
     probe: Probe,
     spec: AttentionSpec,
@@ -58,7 +65,8 @@ def lay_out(
 
     layouts = (probe.layout, probe.dout_layout or probe.layout)
     try:
-        buffer = torch.empty(FAR_ELEMENTS, dtype=dtype, device=device) if any(map(is_far, layouts)) else None
+        widest = out_dtype(spec, dtype)
+        buffer = torch.empty(FAR_ELEMENTS, dtype=widest, device=device) if any(map(is_far, layouts)) else None
         return _laid_out(_Ground(probe, spec, dtype, device, seed, buffer), dropout_mask)
     except RuntimeError:
         if any(map(is_far, layouts)):
@@ -88,12 +96,13 @@ class _Ground:
         return batch, heads_k, seqlen_k
 
     def place(self, name: str, shape: Shape, surroundings: float) -> Guarded:
-        """A [Z, H, S, D] tensor of the kernel's dtype, in its own layout."""
+        """A [Z, H, S, D] tensor of the kernel's dtype, in its own layout; out may be wider."""
         layout = _own_layout(self.probe, name)
+        dtype = out_dtype(self.spec, self.dtype) if name == "out" else self.dtype
         if is_far(layout):
             assert self.buffer is not None
-            return far(layout, shape, self.buffer, _NAMES.index(name))
-        return guarded(layout, shape, self.dtype, self.device, surroundings)
+            return far(layout, shape, self.buffer.view(dtype), _NAMES.index(name))
+        return guarded(layout, shape, dtype, self.device, surroundings)
 
     def input(self, name: str, shape: Shape) -> Guarded:
         """One that is drawn by the probe's fill of that name, or normal."""
@@ -172,6 +181,10 @@ def _feature_inputs(ground: _Ground) -> dict[str, Guarded]:
     if spec.sink:
         drawn = torch.randn(heads, generator=ground.generator("sinks"))
         added["sinks"] = ground.fp32_input(drawn if probe.sink is None else torch.full_like(drawn, probe.sink))
+    if spec.is_fp8:
+        heads_k = ground.rows_k[1]
+        for name, count in zip(DESCALES, (heads, heads_k, heads_k), strict=True):
+            added[name] = ground.fp32_input(0.5 + torch.rand(batch, count, generator=ground.generator(name)))
     if spec.dropout:
         seed = torch.randint(2**62, (2,), generator=ground.generator("seed")).to(ground.device)
         added["seed"] = Guarded(buffer=seed, view=seed, sentinel=None)
@@ -181,7 +194,7 @@ def _feature_inputs(ground: _Ground) -> dict[str, Guarded]:
 def _features(ground: _Ground, added: dict[str, Guarded], dropout_mask: DropoutMask | None) -> Features:
     """The same as the reference takes it: the bias has all queries and keys, as its gradient has."""
     probe, (batch, heads, seqlen_q), seqlen_k = ground.probe, ground.rows_q, ground.rows_k[2]
-    views = {name: x.view for name, x in added.items()}
+    views = {name: x.view for name, x in added.items() if name not in DESCALES}
     seed, keep = views.pop("seed", None), None
     if seed is not None:
         assert dropout_mask is not None

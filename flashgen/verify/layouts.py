@@ -52,7 +52,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
     """x's bits as integers: equal iff the same, NaN included."""
     import torch
 
-    return x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+    return x.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
 def guarded(layout: Layout, shape: Shape, dtype: torch.dtype, device: torch.device, sentinel: float) -> Guarded:

@@ -9,7 +9,8 @@ from typing import Any
 
 from flashgen.spec import Op
 from flashgen.verify.expected import Expected, expected_gradients, expected_outputs
-from flashgen.verify.tensors import Tensors
+from flashgen.verify.fp8 import expected_fp8
+from flashgen.verify.tensors import DESCALES, Tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,9 @@ def _scores(tensors: Tensors) -> tuple[float, int, int, float]:
 def _features(tensors: Tensors) -> dict[str, Any]:
     """The features' arguments, which only modules with such rules take."""
     given: dict[str, Any] = {
-        name: tensors.inputs[name].view for name in ("alibi_slopes", "sinks", "seed") if name in tensors.inputs
+        name: tensors.inputs[name].view
+        for name in ("alibi_slopes", "sinks", "seed", *DESCALES)
+        if name in tensors.inputs
     }
     if tensors.features.bias is not None:
         q, k = tensors.inputs["q"].view, tensors.inputs["k"].view
@@ -57,6 +60,9 @@ def _features(tensors: Tensors) -> dict[str, Any]:
 
 
 def _expect_forward(tensors: Tensors) -> dict[str, Expected]:
+    if DESCALES[0] in tensors.inputs:
+        descales = tuple(tensors.inputs[name].view for name in DESCALES)
+        return expected_fp8(*tensors.seen(), descales, tensors.scoring)
     return expected_outputs(*tensors.seen(), tensors.scoring, tensors.features)
 
 

@@ -18,7 +18,7 @@ Layout = Literal[
 ]  # fmt: skip
 BiasKind = Literal["normal", "holes", "blind", "least", "distance"]
 Shape = tuple[int, int, int, int, int]
-Feature = Literal["window", "softcap", "alibi", "bias", "sink", "dropout"]
+Feature = Literal["window", "softcap", "alibi", "bias", "sink", "dropout", "is_fp8"]
 ADDED: tuple[Feature, ...] = ("alibi", "bias")  # in fp32 what is added to a score of 1e4 or more is lost
 GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
 

@@ -67,6 +67,14 @@ _VALUES = (
     Probe(name="133120", shape=(1, 1, 1, 1, 1), q=_HUGE, k=_HUGE, v=_HUGE, without=ADDED),
     Probe(name="scores of 1e12", shape=(1, 1, 1, 33, 65), q=_HUGE, k=_HUGE, without=ADDED),
     Probe(name="far from zero", shape=(1, 1, 1, 40, 150), v=Fill(offset=1000.0)),
+    Probe(  # all keys but the last have probabilities that are small, and much of the sum together
+        name="many small ones beside a large",
+        shape=(2, 4, 2, 10, 1500),
+        q=FORWARD,
+        k=Fill(kind="last", gain=1.0),
+        v=Fill(offset=1000.0),
+        only="is_fp8",
+    ),
     Probe(name="tiny values", shape=(1, 1, 1, 40, 150), v=Fill(gain=2.0**-20)),
 )
 

@@ -12,6 +12,8 @@ from flashgen.verify.reference import Features, Scoring
 if TYPE_CHECKING:
     import torch
 
+DESCALES = ("q_descale", "k_descale", "v_descale")  # what inputs in fp8 have: [Z, Hq], [Z, Hk], [Z, Hk]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensors:

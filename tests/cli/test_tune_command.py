@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_what_was_found(table: Table, tune: Cli, path: Path) -> Non
         (["--gpu", "h20"], 2, ["no GPU is known as 'h20'", "closest: h200"]),
         (["--head-dim", "0"], 2, ["0 is not in the range"]),
         (["--head-dim", "300"], 2, ["300 is not in the range"]),
-        (["--dtype", "fp8"], 2, ["fp8", "bf16"]),
+        (["--dtype", "fp4"], 2, ["fp4", "bf16"]),
         (["--op", "sideways"], 2, ["sideways", "backward", "all"]),
         (["--feature", "alibi+rope"], 2, ["--feature", "'rope' is not one of softcap, alibi, bias, sink, dropout"]),
         (["--feature", "softcap+sink", "--no-causal"], 2, ["softcap+sink needs the window kernels too"]),

@@ -155,7 +155,7 @@ def checks(draw: st.DrawFn) -> HeldOut:
 def entries(draw: st.DrawFn, op: Op) -> TunedEntry:
     spec = draw(specs(op))
     low = draw(st.integers(1, 1 << 31))
-    shared = spec.dtype != "fp32" and draw(st.booleans())
+    shared = spec.dtype in ("bf16", "fp16") and draw(st.booleans())
     return TunedEntry(
         spec=spec,
         dtypes=("fp16", "bf16") if shared else (spec.dtype,),
@@ -304,7 +304,7 @@ SPOILT = [
     ("causal: true", "causal: 1", 7, "entries[0].spec.causal", "found number 1; allowed: true or false"),
     ("window: false", "on: false", 7, "entries[0].spec.on", "found on for a key"),
     ("window: false", "window: true", 7, "entries[0].spec", "causal and window are one mask"),
-    ("dtype: bf16", "dtype: fp8", 7, "entries[0].spec.dtype", "text 'fp8'; allowed: fp16, bf16, fp32"),
+    ("dtype: bf16", "dtype: fp4", 7, "entries[0].spec.dtype", "text 'fp4'; allowed: fp16, bf16, fp32, fp8"),
     ("dtypes: [bf16, fp16]", "dtypes: bf16", 8, "entries[0].dtypes", "found text 'bf16'; allowed: a list"),
     ("dtypes: [bf16, fp16]", "dtypes: [bf16, 16]", 8, "entries[0].dtypes[1]", "found number 16; allowed: text"),
     ("dtypes: [bf16, fp16]", "dtypes: [fp16]", 7, "entries[0]", "a rule timed in bf16 serves bf16"),
