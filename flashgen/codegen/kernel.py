@@ -24,7 +24,7 @@ class Kernel:
 def kernel_names(spec: AttentionSpec, config: KernelConfig) -> dict[str, str]:
     """By role, such as `_attn_fwd_causal_tma`: kernels of one module that differ in a line differ in their names."""
     family = FAMILIES[config.family]
-    words = (spec.variant, "fp32" if spec.is_fp32 else "", family.structure(spec, config))
+    words = (spec.variant, spec.dtype if spec.is_fp32 or spec.is_fp8 else "", family.structure(spec, config))
     return {
         role: "_".join(part for part in (f"_attn_{role}", *words) if part)
         for role in family.kernel_templates(spec, config)

@@ -11,12 +11,13 @@ from flashgen.config import KernelConfig
 from flashgen.errors import TemplateError
 from flashgen.families import FAMILIES, GLUON_TRITONS, GluonSm90BackwardConfig, GluonSm90Config, TlBackwardConfig
 from flashgen.families.gluon_sm90_backward import dq_columns_of
-from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, AttentionSpec
+from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, TORCH_NAMES, AttentionSpec
 
-_TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+_TORCH_DTYPES: dict[str, str] = {dtype: f"torch.{name}" for dtype, name in TORCH_NAMES.items()}
 _LINE_LENGTH = 120
 # The first kernel of a backward, and of one whose programs add dq up in fp32; the last of the latter.
 _PREPARE, _PREPARE_SUM, _FINISH = "_attn_bwd_prepare", "_attn_bwd_prepare_sum", "_attn_bwd_finish"
+_TRANSPOSE_V = "_attn_fwd_transpose_v"  # the first kernel of a forward in fp8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +102,9 @@ class ModuleView:
         self.public = _literal("[]", _public(self.has_forward, "dropout" in self.features), used=len("__all__ = "))
         self.sizes = _literal("[]", _sizes(self.has_forward, self.has_window), used=len("SIZES = "))
         self.scaling = [feature for feature in ("softcap", "alibi", "bias") if feature in self.features]
-        self.tensors = [argument for feature, argument in _FEATURE_TENSORS.items() if feature in self.features]
+        self.has_fp8 = any(row.spec.is_fp8 for row in self.rows)
+        self.feature_tensors = [each for feature, each in _FEATURE_TENSORS.items() if feature in self.features]
+        self.tensors = self.feature_tensors + (_DESCALES if self.has_fp8 else [])
         self.differentiable = [argument for argument in self.tensors if argument in ("bias", "sinks")]
         self.arguments = self.tensors + (["dropout_p"] if "dropout" in self.features else [])
         hopper = [row.config for row in self.rows if isinstance(row.config, GluonSm90Config)]
@@ -116,7 +119,13 @@ class ModuleView:
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [_table_view(table, self.has_backward) for table in (*content.gpus, portable)]
         self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
-        self.served = _served(content.portable, "forward" if self.has_forward else "backward")
+        tuned = [row for table in content.gpus for row in table.rows if row.spec.is_fp8]  # no portable row is
+        self.served = _served((*content.portable, *tuned), "forward" if self.has_forward else "backward")
+
+    @property
+    def kind(self) -> str:
+        """What the module computes, in words: fp8 is not exact as other dtypes are."""
+        return "attention in e4m3" if all(row.spec.is_fp8 for row in self.rows) else "exact attention"
 
     @property
     def config_types(self) -> list[str]:
@@ -128,6 +137,15 @@ class ModuleView:
             "HopperBackwardConfig": self.has_gluon_backward,
         }
         return [name for name, present in held.items() if present]
+
+    @property
+    def given_features(self) -> str:
+        """The operators' dict of the features' arguments."""
+        pairs = [f'"{name}": {name}' for name in self.arguments]
+        line = "{" + ", ".join(pairs) + "}"
+        if len(f"    features = {line}") <= _LINE_LENGTH:
+            return line
+        return "{\n" + "".join(f"        {pair},\n" for pair in pairs) + "    }"
 
     @property
     def gluon_types(self) -> str:
@@ -155,6 +173,7 @@ class ModuleView:
 
 # The tensor that the operator takes for a feature; those that get a gradient come first.
 _FEATURE_TENSORS = {"bias": "bias", "sink": "sinks", "alibi": "alibi_slopes", "dropout": "seed"}
+_DESCALES = ["q_descale", "k_descale", "v_descale"]  # what it takes for fp8
 _PORTABLE_COMMENT = "For any GPU, and for tensors that TMA cannot describe: small tiles, loaded through pointers."
 
 
@@ -174,6 +193,9 @@ def _distinct_kernels(rows: Iterable[Row]) -> list[Kernel]:
     for row in sorted(rows, key=lambda row: (OPS.index(row.spec.op), _variant_order(row.spec.variant))):
         if row.spec.op == "backward" and _PREPARE not in kernels:
             kernels |= _kernels_around(rows)
+        if row.spec.is_fp8 and _TRANSPOSE_V not in kernels:
+            text = render("kernel/forward_transpose_v.py.jinja", name=_TRANSPOSE_V)
+            kernels[_TRANSPOSE_V] = Kernel(name=_TRANSPOSE_V, source=text)
         for kernel in render_kernels(row.spec, row.config).values():
             known = kernels.setdefault(kernel.name, kernel)
             assert known == kernel, f"two kernels would be named {kernel.name}"

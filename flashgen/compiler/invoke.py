@@ -67,13 +67,14 @@ def operands(spec: AttentionSpec, workload: Workload, device: str) -> Operands:
     """Normal inputs, the same for all candidates of a spec: power, and so the clock, depends on the values."""
     import torch
 
-    dtype = getattr(torch, TORCH_NAMES[spec.dtype])
+    dtype, out_dtype = (getattr(torch, TORCH_NAMES[each]) for each in (spec.dtype, spec.out_dtype))
     generator = torch.Generator(device).manual_seed(0)
     batch, heads_q, rows, columns = workload.batch, workload.heads_q, workload.seqlen_q, workload.seqlen_k
 
-    def heads(count: int, length: int, width: int) -> torch.Tensor:
+    def heads(count: int, length: int, width: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         shape = (batch, length, count, width)
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator).transpose(1, 2)
+        drawn = torch.randn(shape, dtype=out_dtype, device=device, generator=generator)
+        return drawn.to(dtype).transpose(1, 2)
 
     features: dict[str, Any] = {}
     if spec.alibi:
@@ -85,11 +86,14 @@ def operands(spec: AttentionSpec, workload: Workload, device: str) -> Operands:
         features["sinks"] = torch.zeros(heads_q, device=device)
     if spec.dropout:
         features |= {"dropout_p": _DROPOUT_P, "seed": torch.zeros(2, dtype=torch.int64, device=device)}
+    if spec.is_fp8:
+        for name, count in (("q_descale", heads_q), ("k_descale", workload.heads_kv), ("v_descale", workload.heads_kv)):
+            features[name] = torch.ones(batch, count, device=device)
     return Operands(
         q=heads(heads_q, rows, spec.head_dim),
         k=heads(workload.heads_kv, columns, spec.head_dim),
         v=heads(workload.heads_kv, columns, spec.head_dim_v),
-        out=heads(heads_q, rows, spec.head_dim_v),
+        out=heads(heads_q, rows, spec.head_dim_v, out_dtype),
         # What scores of variance 1 have, so that the backward finds probabilities.
         lse=torch.full((batch, heads_q, rows), math.log(columns) + 0.5, device=device),
         features=features,

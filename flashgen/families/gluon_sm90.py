@@ -1,6 +1,8 @@
 """Family `gluon_sm90`: the forward in Gluon for Hopper. A producer warp group fetches by TMA, consumer warp groups keep
 the tensor cores busy with one block while they compute the softmax of another (FlashAttention-3, arXiv 2407.08608).
 
+In fp8 (e4m3) V is transposed by a kernel of its own first, since wgmma takes 8-bit operands by rows alone.
+
 Gluon is experimental and has no interpreter: kernels compile anywhere, and are proven on the GPU alone.
 """
 
@@ -18,6 +20,8 @@ GLUON_TRITONS = ((3, 6), (3, 9))  # the first and the last triton that the tests
 GROUP_ROWS = 64  # queries of one consumer: what one warp group's wgmma takes
 _CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread's, of 65536 an SM; the producer gets what is left
 _MOST_COLUMNS = {1: 320, 2: 320, 3: 192}  # of output and scores, in fp32, that these hold beside P and addresses
+_MOST_COLUMNS_FP8 = {1: 384, 2: 384, 3: 192}  # where P takes half the registers
+_FP8_COLUMNS = 32  # a step of wgmma's
 _FEATURES = {"softcap"}
 _ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
 
@@ -67,8 +71,8 @@ class GluonSm90Config(KernelConfig):
         return True
 
     def needs_o_smem(self, spec: AttentionSpec) -> bool:
-        """Whether the output does not leave by way of Q's shared memory; it cannot where rows have another length."""
-        return spec.block_d != spec.block_dv
+        """Whether the output does not leave by way of Q's shared memory: rows of another length or dtype cannot."""
+        return spec.block_d != spec.block_dv or spec.out_dtype != spec.dtype
 
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
@@ -90,10 +94,12 @@ class GluonSm90Family(Family):
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
         if target.arch != "sm_90":
             return f"its wgmma is sm_90's alone; {target.slug} is {target.arch}"
-        if (why := TL.unsupported(spec, target)) is not None:
+        if not spec.is_fp8 and (why := TL.unsupported(spec, target)) is not None:
             return why
         if spec.is_fp32:
-            return "wgmma multiplies 16-bit operands; fp32 would be rounded to TF32"
+            return "wgmma multiplies operands of 16 bits or 8; fp32 would be rounded to TF32"
+        if spec.is_fp8 and min(spec.block_d, spec.block_dv) < _FP8_COLUMNS:
+            return f"wgmma in e4m3 takes {_FP8_COLUMNS} columns at a time; head_dim {spec.head_dim} has fewer"
         if others := [feature for feature in spec.features if feature not in _FEATURES]:
             return f"it has no {others[0]}"
         return None
@@ -109,7 +115,8 @@ class GluonSm90Family(Family):
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         assert isinstance(config, GluonSm90Config)
-        columns, most = spec.block_dv + config.BLOCK_N, _MOST_COLUMNS[config.groups]
+        most = (_MOST_COLUMNS_FP8 if spec.is_fp8 else _MOST_COLUMNS)[config.groups]
+        columns = spec.block_dv + config.BLOCK_N
         if columns > most:
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.q_stages > 1 and not config.persistent:
@@ -127,7 +134,9 @@ class GluonSm90Family(Family):
             SharedTile(name="V", rows=config.BLOCK_N, columns=spec.block_dv, element_bytes=size, copies=copies),
         ]
         if config.needs_o_smem(spec):
-            tiles.append(SharedTile(name="Out", rows=config.BLOCK_M, columns=spec.block_dv, element_bytes=size))
+            tiles.append(
+                SharedTile(name="Out", rows=config.BLOCK_M, columns=spec.block_dv, element_bytes=spec.out_bytes)
+            )
         return tuple(tiles)
 
     def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
@@ -171,8 +180,9 @@ class GluonSm90Family(Family):
             for heads, ping_pong in ((8, True), (_ALL_HEADS if masked else 8, False))
         ]
         if wide > 128:
-            staying = [_guess(128, 64, masked, programs_per_sm=1, heads_per_group=heads) for heads in (8, _ALL_HEADS)]
-        m, n = (128, 64) if wide > 128 else narrow[0]
+            n = 128 if spec.is_fp8 else 64
+            staying = [_guess(128, n, masked, programs_per_sm=1, heads_per_group=heads) for heads in (8, _ALL_HEADS)]
+        m, n = (128, n) if wide > 128 else narrow[0]
         leaving = [
             _guess(m, n, masked, heads_per_group=heads, ping_pong=ping_pong)
             for heads, ping_pong in ((8, False), (8, True), (1, False))

@@ -60,6 +60,8 @@ class GluonSm90BackwardFamily(Family):
     def unsupported(self, spec: AttentionSpec, target: GpuTarget) -> str | None:
         if (why := GLUON_SM90.unsupported(spec, target)) is not None:
             return why
+        if spec.is_fp8:
+            return "fp8 has no gradients"
         if spec.features:
             return f"it has no {spec.features[0]}"
         if spec.block_d // _GROUPS < (least := 64 if _keys(spec) == GROUP_ROWS else 32):

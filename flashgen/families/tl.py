@@ -60,6 +60,8 @@ class TlFamily(Family):
             return f"{target.slug} is {target.arch}; triton has tensor-core code from sm_{_MIN_CAPABILITY} on"
         if spec.dtype == "bf16" and not target.has_bf16:
             return f"{target.slug} has no bf16 matrix unit; use fp16"
+        if spec.is_fp8:
+            return "fp8 is written in Gluon alone, for sm_90, and tuned where that GPU is"
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:

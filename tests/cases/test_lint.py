@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from flashgen.codegen.module import ModuleContent, Row, render_module
-from flashgen.spec import DTYPES, Dtype
+from flashgen.spec import Dtype
 from tests.kernels.emission import (
     FEATURES,
+    TL_DTYPES,
     VARIANTS,
     backward_rows_of,
     content_of,
@@ -75,6 +76,12 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
     yield "gluon_backward", content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF))
     for spec, config in every_gluon_kernel("bf16"):
         yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("bf16",), config=config),))
+    for name, gluon in gluon_rows_of(("fp8",)).items():
+        yield f"fp8_{name}", content_of(gluon)
+        yield f"fp8_beside_others_{name}", content_of(rows_of(HALF, 64), (*gluon_rows_of(HALF)[name], *gluon))
+        yield f"fp8_training_{name}", content_of(featured, (*both, *gluon))
+    for spec, config in [each for each in every_gluon_kernel("fp8") if each[0].op == "forward"][::5]:
+        yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("fp8",), config=config),))
     yield "long_facts", replace(two, facts=("A fact.", "", "Another, after a blank line."), command="flashgen emit")
 
 
@@ -98,7 +105,7 @@ def run_ruff(*arguments: str, directory: Path) -> str:
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module a kernel, in a directory."""
     directory = tmp_path_factory.mktemp("kernels")
-    for dtype in DTYPES:
+    for dtype in TL_DTYPES:
         every = (*every_kernel(dtype), *every_feature_kernel(dtype), *every_backward_kernel(dtype))
         for i, (spec, config) in enumerate(every):
             content = content_of((Row(spec=spec, dtypes=(dtype,), config=config),))

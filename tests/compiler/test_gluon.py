@@ -34,6 +34,11 @@ GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("window", (96, 96), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1}),
 ]
 
+FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
+    ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
+    ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 3}),
+    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 128}),
+]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 64, "stagger": True}),
@@ -62,6 +67,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Re
         ["gluon_sm90_backward", variant, "bf16", *head_dims, "backward", {"num_stages": 2, "BLOCK_N": 128} | knobs]
         for variant, head_dims, knobs in BACKWARD
     ]
+    asked += [["gluon_sm90", v, "fp8", *head_dims, "forward", knobs_of(v, knobs)] for v, head_dims, knobs in FP8]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-W", "ignore", "-m", "tests.compiler.compile_cubins", "h200", str(folder)]
@@ -103,6 +109,32 @@ def test_goldens_fit_and_overlap_softmax_with_matmuls(index: int, compiled: list
     assert re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", sass)
     assert "UTMALDG.4D" in sass
     assert "UTMASTG.4D" in sass
+
+
+@pytest.mark.parametrize("index", range(len(FP8)), ids=[f"{variant}_{d[0]}" for variant, d, _ in FP8])
+def test_goldens_in_fp8_fit_and_overlap_softmax_with_matmuls(
+    index: int, compiled: list[tuple[Resources, Path]]
+) -> None:
+    variant, head_dims, knobs = FP8[index]
+    spec = AttentionSpec.of_variant(variant, dtype="fp8", head_dim=head_dims[0], head_dim_v=head_dims[1])
+    config = FAMILIES["gluon_sm90"].config(knobs_of(variant, knobs))
+    resources, cubin = compiled[len(GOLDENS) + len(BACKWARD) + index]
+    bound = sram_bound(spec, config, H200)
+    assert bound <= resources.shared_bytes <= min(bound + BARRIERS, H200.smem_per_block)
+    assert resources.spill_bytes <= MAX_SPILL_BYTES
+    sass = disassembled(cubin)
+    assert sass.count("QGMMA") >= 4
+    assert "HGMMA" not in sass
+    assert re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x1", sass)
+
+
+def test_probabilities_in_fp8_become_operands_where_they_are(compiled: list[tuple[Resources, Path]]) -> None:
+    """No thread gives another any: what they exchange is what they do in bf16, for the rows' maxima and sums."""
+    assert FP8[0] == GOLDENS[0]
+    bf16, fp8 = (disassembled(compiled[index][1]) for index in (0, len(GOLDENS) + len(BACKWARD)))
+    assert fp8.count("SHFL") == bf16.count("SHFL")
+    groups, places, rows, keys, threads = 2, 2, 64, 128, 128  # a block is multiplied in the loop or behind it
+    assert len(re.findall(r"F2FP\S*E4M3", fp8)) == groups * places * rows * keys // threads // 2
 
 
 @pytest.mark.parametrize("index", range(len(BACKWARD)), ids=[f"{variant}_{d[0]}" for variant, d, _ in BACKWARD])

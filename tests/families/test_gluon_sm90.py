@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flashgen.errors import SpecError
-from flashgen.families import GLUON_SM90, GluonSm90Config
+from flashgen.families import GLUON_SM90, GluonSm90Config, serving
 from flashgen.hardware.lookup import find_gpu
 from flashgen.resources.sram import sram_bound
-from flashgen.spec import AttentionSpec
+from flashgen.spec import OPS, AttentionSpec
 
 H200 = find_gpu("h200")
 TILE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
@@ -23,7 +23,9 @@ def spec_of(variant: str = "causal", head_dim: int = 128, dtype: str = "bf16") -
     [
         (spec_of(), "a100", "sm_90"),
         (spec_of(), "b200", "sm_90"),
-        (spec_of(dtype="fp32"), "h200", "16-bit"),
+        (spec_of(dtype="fp32"), "h200", "TF32"),
+        (spec_of(dtype="fp8"), "a100", "sm_90"),
+        (spec_of("full", 16, "fp8"), "h200", "32 columns at a time; head_dim 16"),
         (spec_of("causal_alibi"), "h200", "no alibi"),
         (spec_of("full_dropout"), "h100", "no dropout"),
     ],
@@ -37,8 +39,9 @@ def test_what_it_cannot_write_is_refused_with_its_reason(spec: AttentionSpec, gp
 
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("variant", ["full", "causal", "window", "window_softcap"])
-def test_first_guesses_fit_and_are_in_the_space(head_dim: int, variant: str) -> None:
-    spec = spec_of(variant, head_dim)
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_first_guesses_fit_and_are_in_the_space(dtype: str, head_dim: int, variant: str) -> None:
+    spec = spec_of(variant, head_dim, dtype)
     space = list(GLUON_SM90.space(spec, H200))
     assert len({config.key for config in space}) == len(space)
     for config in GLUON_SM90.likely_good(spec, H200):
@@ -58,6 +61,13 @@ def test_longest_first_is_for_masks_only() -> None:
 def test_a_wrong_knob_is_named(knobs: dict[str, object]) -> None:
     with pytest.raises(SpecError, match=next(iter(knobs))):
         GluonSm90Config(**TILE | knobs)  # type: ignore[arg-type]
+
+
+def test_no_other_family_writes_fp8() -> None:
+    for op in OPS:
+        for family in serving(op).values():
+            spec = AttentionSpec.of_variant("full", dtype="fp8", head_dim=64, op=op)
+            assert (family.unsupported(spec, H200) is None) == (family is GLUON_SM90)
 
 
 def test_the_output_takes_memory_where_it_cannot_use_that_of_q() -> None:

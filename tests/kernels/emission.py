@@ -16,6 +16,7 @@ from flashgen.families import GluonSm90BackwardConfig, GluonSm90Config, TlConfig
 from flashgen.families.tl_backward import TlBackwardConfig
 from flashgen.spec import AttentionSpec, Dtype, Op
 
+TL_DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp32")  # those of the families in portable Triton
 VARIANTS = ("full", "causal", "window", "window_softcap")
 # One knob of structure each, and the longest chain; a kernel's lines differ in these alone.
 STRUCTURES: dict[str, dict[str, Any]] = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flashgen.spec import DTYPES, Dtype
+from flashgen.spec import Dtype
 from tests.cases.case import Case
 from tests.cases.check import Checker
 from tests.cases.conftest import gpu_tiles
-from tests.kernels.emission import STRUCTURES, VARIANTS, Emitter, content_of, rows_of
+from tests.kernels.emission import STRUCTURES, TL_DTYPES, VARIANTS, Emitter, content_of, rows_of
 
 # (batch, heads_q, heads_kv, seqlen_q, seqlen_k) round the small tiles' 32 x 16: one short, one over, none to see.
 SIZES = [(1, 1, 1, 1, 1), (1, 2, 1, 1, 50), (2, 1, 1, 33, 16), (1, 2, 1, 31, 47), (1, 1, 1, 66, 33), (1, 3, 1, 5, 1)]
@@ -117,7 +117,7 @@ def test_nan_in_keys_that_no_query_sees(structure: str, softcap: float, emitter:
 def _full_size_grid() -> list[tuple[str, tuple[int, int], str, str]]:
     """Each structure with each mask in each dtype, the head dims taking turns: a kernel takes seconds to compile."""
     head_dims = [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)]
-    combinations = product(STRUCTURES, VARIANTS, DTYPES)
+    combinations = product(STRUCTURES, VARIANTS, TL_DTYPES)
     return [
         (s, head_dims[turn % len(head_dims)], variant, dtype) for turn, (s, variant, dtype) in enumerate(combinations)
     ]

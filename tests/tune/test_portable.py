@@ -13,12 +13,12 @@ from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Prediction, Reason, Rejected, Resources
 from flashgen.resources.portable import one_gpu_an_arch, portable_target
 from flashgen.resources.sram import sram_bound
-from flashgen.spec import DTYPES
 from flashgen.tune import portable
 from flashgen.tune.portable import PortableStages, PortableTl, PortableTlBackward, tune_portable
 from flashgen.tune.request import USUAL_HEAD_DIMS, specs_of
 from flashgen.tune.stages import Candidate, Compiled, typical_us
 from flashgen.variants import with_variant
+from tests.kernels.emission import TL_DTYPES
 from tests.tune.replay import WORKLOAD, config, plain_proof, rejected, spec_of
 from tests.tuned import entry_of
 
@@ -75,7 +75,7 @@ def test_times_lie_between_those_of_the_fastest_and_the_slowest_gpu() -> None:
 
 def test_every_usual_spec_has_configs_that_use_no_knob_of_few_gpus() -> None:
     target = portable_target()
-    for spec in specs_of(USUAL_HEAD_DIMS, DTYPES):
+    for spec in specs_of(USUAL_HEAD_DIMS, TL_DTYPES):
         configs = list(PortableTl().space(spec, target))
         assert configs, spec
         for each in configs:

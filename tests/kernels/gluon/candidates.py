@@ -34,6 +34,6 @@ def loaded(source: str) -> ModuleType:
 
 
 def proven(source: str, spec: AttentionSpec, seed: int = 0) -> Proof | Rejected:
-    """What the quick suite says of the module's only rule, in fp16."""
+    """What the quick suite says of the module's only rule, in fp16 or fp8."""
     module, SEED.seed = loaded(source), seed
-    return prove_rule(module, module.PORTABLE[0], spec, "fp16", "cpu", SUITES["quick"], seed, stop_at_failure=True)
+    return prove_rule(module, module.PORTABLE[0], spec, spec.dtype, "cpu", SUITES["quick"], seed, stop_at_failure=True)

@@ -54,7 +54,7 @@ class Descriptor:
     layout: Any = None
 
     def __post_init__(self) -> None:
-        if any(stride % 8 for stride in self.strides[:3]) or self.base.data_ptr() % 16:
+        if any(stride * self.base.element_size() % 16 for stride in self.strides[:3]) or self.base.data_ptr() % 16:
             raise Fault("TMA describes only what is aligned to 16 bytes")
 
     @property
@@ -96,10 +96,10 @@ class Pointer:
         index = self.base.storage_offset() + torch.broadcast_to(torch.as_tensor(self.offsets), value.shape)[mask]
         self._flat(value.numel())[index.long()] = value[mask].to(self.base.dtype)
 
-    def read(self, mask: torch.Tensor, other: float) -> torch.Tensor:
+    def read(self, mask: Any, other: float) -> torch.Tensor:
         index = self.base.storage_offset() + torch.as_tensor(self.offsets)
         held = torch.full(index.shape, other, dtype=self.base.dtype)
-        mask = torch.broadcast_to(mask, index.shape)
+        mask = torch.broadcast_to(torch.as_tensor(mask), index.shape)
         held[mask] = self._flat(held.numel())[index[mask].long()]
         return held
 
@@ -281,7 +281,7 @@ gl = SimpleNamespace(
     static_range=range,
     convert_layout=lambda x, layout: x,
     barrier=lambda: _program().machine.pause(),
-    load=lambda pointer, mask, other=0.0: pointer.read(mask, other),
+    load=lambda pointer, mask=True, other=0.0: pointer.read(mask, other),
     store=lambda pointer, value, mask: pointer.write(value, mask),
     allocate_shared_memory=_allocate,
     warp_specialize=_warp_specialize,
@@ -290,6 +290,7 @@ gl = SimpleNamespace(
     float32=torch.float32,
     float16=torch.float16,
     bfloat16=torch.bfloat16,
+    float8e4nv=torch.float8_e4m3fn,
     int64=torch.int64,
     int32=torch.int32,
     NVMMADistributedLayout=_layout,
