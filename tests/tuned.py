@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flashgen.families import TL, TL_BACKWARD, Family
+from flashgen.families import GLUON_SM90, TL, TL_BACKWARD, Family
 from flashgen.outcome import Measurement, Prediction, Proof, Resources, Toolchain
 from flashgen.spec import OPS, AttentionSpec, Op, Workload
 from flashgen.store.entry import TunedEntry, TunedFile, WorkloadRange
@@ -33,6 +33,7 @@ USUAL_KNOBS: dict[Op, dict[str, Any]] = {
         "num_stages_dq": 2,
     },
 }
+FP8_KNOBS: dict[str, Any] = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
 
 
 def entry_of(
@@ -46,14 +47,15 @@ def entry_of(
     **knobs: Any,
 ) -> TunedEntry:
     """A rule for `spec` over the numbers of `keys`; `knobs` are those that are not the usual small tile's."""
-    config = FAMILY_OF[spec.op].config(USUAL_KNOBS[spec.op] | knobs)
+    family, usual = (GLUON_SM90, FP8_KNOBS) if spec.is_fp8 else (FAMILY_OF[spec.op], USUAL_KNOBS[spec.op])
+    config = family.config(usual | knobs)
     timing = (
         Timing.measured(spec, _WORKLOAD, Measurement(median_us=100.0, low_us=99.0, high_us=101.0, samples=50))
         if measured
         else Timing.predicted(spec, _WORKLOAD, Prediction(us=90.0, bound="mma"))
     )
     kind = "measured" if measured else "predicted"
-    sharing = {"bf16": ("bf16", "fp16"), "fp16": ("fp16",), "fp32": ("fp32",)}[spec.dtype]
+    sharing = {"bf16": ("bf16", "fp16"), "fp16": ("fp16",), "fp32": ("fp32",), "fp8": ("fp8",)}[spec.dtype]
     return TunedEntry(
         spec=spec,
         dtypes=sharing if dtypes is None else dtypes,
@@ -72,7 +74,7 @@ def entry_of(
             suite="quick",
             suite_hash="25921e05",
             where="gpu" if measured else "interpreter",
-            dtypes=("bf16", "fp16", "fp32") if measured else ("fp16", "fp32"),
+            dtypes=("bf16", "fp16", "fp32", "fp8") if measured else ("fp16", "fp32"),
             probes=48,
             worst_ratio=0.61,
             worst_probe="ragged",

@@ -60,7 +60,7 @@ def emit(request: EmitRequest) -> Emission:
     files = [_read(request, op) for op in request.ops]
     cases = _cases(files[0], request)
     served = [_narrowed(each, cases, request) for each in files]
-    _require_any_length([one for each in served for one in each.portable], request)
+    _require_any_length(served, request)
     for each in served:
         for slug, sets in (*each.tables.items(), (PORTABLE, each.portable)):
             require_fit(_used(sets), slug, request.configs)
@@ -83,8 +83,10 @@ def _read(request: EmitRequest, op: Op) -> _Files:
 def _narrowed(files: _Files, cases: frozenset[Case], request: EmitRequest) -> _Served:
     """The rules for what is served."""
 
+    written = {case for case in cases if files.op == "forward" or case.dtype != "fp8"}
+
     def sets(entries: Sequence[TunedEntry]) -> tuple[RuleSet, ...]:
-        return rule_sets(entries, cases, request.variants, files.op)
+        return rule_sets(entries, written, request.variants, files.op)
 
     tables = {source.file.gpu: sets(source.file.entries) for source in files.tuned}
     return _Served(files=files, tables=tables, portable=sets(joined(files.fallback)))
@@ -116,13 +118,20 @@ def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
     return frozenset(cases)
 
 
-def _require_any_length(portable: Iterable[RuleSet], request: EmitRequest) -> None:
-    """Where no tuned rule serves a call, a portable one must.
+def _require_any_length(served: Sequence[_Served], request: EmitRequest) -> None:
+    """Where no tuned rule serves a call, a portable one must; in fp8, which has none, a tuned one.
 
     Raises:
         TunedConfigError: which are missing, and the command that makes them.
     """
-    missing = [one for one in portable if not one.serves_any_length]
+    lacking = [one for each in served for one in each.portable if not one.serves_any_length]
+    held = {one.spec for each in served for sets in each.tables.values() for one in sets if one.serves_any_length}
+    if bare := [one.spec.key for one in lacking if one.spec.is_fp8 and one.spec not in held]:
+        raise TunedConfigError(
+            f"no rule for any number of keys of {', '.join(bare)}: fp8 has no portable rules, so a GPU must have some\n"
+            f"  next: flashgen tune --gpu auto --op forward --dtype fp8 --out {request.configs}, on an sm_90 GPU"
+        )
+    missing = [one for one in lacking if not one.spec.is_fp8]
     if not missing:
         return
     ops = {one.spec.op for one in missing}
@@ -151,7 +160,7 @@ def _content(request: EmitRequest, served: Sequence[_Served], cases: frozenset[C
             for s, entries in used.items()
         ),
         portable=_rows(portable),
-        portable_shared_bytes=max(entry.resources.shared_bytes for entry in fallback),
+        portable_shared_bytes=max((entry.resources.shared_bytes for entry in fallback), default=0),
         facts=facts_of(used, fallback, cases, request.variants),
         command=request.command,
         version=__version__,

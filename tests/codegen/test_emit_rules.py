@@ -383,3 +383,25 @@ def test_an_unordered_rule_comes_before_the_one_for_determinism() -> None:
         ("gluon_sm90_backward", None),
         ("tl_backward", None),
     ]
+
+
+def test_rules_in_fp8_need_no_portable_ones(configs: Path) -> None:
+    held = usual_entries(64, 128, BLOCK_M=128, tma=True, num_warps=8)
+    write_configs(configs, "nvidia-h200", *held, *usual_entries(64, dtype="fp8"))
+    both = emit(request(configs, op="all"))
+    assert "in bf16, fp16, fp8" in both.text
+    module = load_source(both.text, "with_fp8")
+    assert [str(dtype) for dtype in module.SERVED] == ["torch.bfloat16", "torch.float16", "torch.float8_e4m3fn"]
+    assert list(module.SERVED[module.torch.float8_e4m3fn]) == [(64, 64)]
+    assert not any(
+        rule.op == "backward" and "float8" in str(rule.dtypes) for _, rules in module.TUNED for rule in rules
+    )
+    alone = emit(request(configs, dtypes=("fp8",), head_dims=(64,)))
+    assert alone.content.portable == ()
+    assert "attention in e4m3" in alone.text.splitlines()[0]
+    assert "exact attention" not in alone.text.splitlines()[0]
+
+
+def test_fp8_that_no_gpu_has_rules_for_is_asked_of_one(configs: Path) -> None:
+    with pytest.raises(TunedConfigError, match=r"forward-fp8-d64-full, .*a GPU must have some\n.*--dtype fp8"):
+        emit(request(configs, dtypes=("fp8",), head_dims=(64,)))
