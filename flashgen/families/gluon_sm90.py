@@ -31,6 +31,7 @@ class GluonSm90Config(KernelConfig):
     longest_first   start the tiles with most keys first (causal and window)
     heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
+    own_keys        a consumer skips blocks of keys that its own 64 queries do not see, rather than mask what others see
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     """
 
@@ -40,12 +41,13 @@ class GluonSm90Config(KernelConfig):
     longest_first: bool = False
     heads_per_group: int = 1
     ping_pong: bool = False
+    own_keys: bool = True
     q_stages: int = 1
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong")
+        self.require_flags("longest_first", "ping_pong", "own_keys")
 
     @property
     def groups(self) -> int:
@@ -105,6 +107,7 @@ class GluonSm90Family(Family):
             "longest_first": (True, False) if masked else (False,),
             "heads_per_group": (1, 8, _ALL_HEADS),
             "ping_pong": (False, True),
+            "own_keys": (True, False),
         }
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
@@ -114,8 +117,8 @@ class GluonSm90Family(Family):
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.q_stages > 1 and not config.persistent:
             return f"{config.q_stages} q_stages pay only where a program has a next tile"
-        if config.ping_pong and config.groups == 1:
-            return "ping_pong takes two consumers"
+        if config.groups == 1 and (config.ping_pong or not config.own_keys):
+            return "one consumer has no turns to take, and sees the tile's keys"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
@@ -155,6 +158,7 @@ class GluonSm90Family(Family):
             "persistent": config.persistent,
             "longest": config.longest_first,
             "pingpong": config.ping_pong,
+            "tilekeys": not config.own_keys,
             f"q{config.q_stages}": config.q_stages > 1,
             "apart": config.needs_o_smem(spec),
         }
@@ -181,7 +185,8 @@ class GluonSm90Family(Family):
 
 
 def _guess(block_m: int, block_n: int, longest_first: bool, **knobs: Knob) -> GluonSm90Config:
-    return GluonSm90Config(BLOCK_M=block_m, BLOCK_N=block_n, num_stages=2, longest_first=longest_first, **knobs)  # type: ignore[arg-type]
+    given: dict[str, Knob] = {"longest_first": longest_first, "own_keys": block_m > block_n} | knobs
+    return GluonSm90Config(BLOCK_M=block_m, BLOCK_N=block_n, num_stages=2, **given)  # type: ignore[arg-type]
 
 
 GLUON_SM90 = GluonSm90Family()

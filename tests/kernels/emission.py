@@ -114,6 +114,7 @@ GLUON_KNOBS: dict[str, Any] = {
     "longest_first": True,
     "heads_per_group": 8,
     "ping_pong": True,
+    "own_keys": True,
     "q_stages": 2,
 }
 

@@ -21,6 +21,7 @@ STRUCTURES: dict[str, dict[str, Any]] = {
     "persistent": {"programs_per_sm": 1, "heads_per_group": 8},
     "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4},
     "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True},
+    "tile_keys": {"BLOCK_M": 192, "own_keys": False},
     "all": {"BLOCK_M": 192, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True, "heads_per_group": 4096},
 }
 # Each structure with each mask, features in turn; head dims in turn: as they are, padded, and of K and V apart.
