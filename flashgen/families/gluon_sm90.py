@@ -32,6 +32,7 @@ class GluonSm90Config(KernelConfig):
     heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
     own_keys        a consumer skips blocks of keys that its own 64 queries do not see, rather than mask what others see
+    fused_scale     one multiply-add takes a score to its exponent, where subtracting and scaling are two operations
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     """
 
@@ -42,12 +43,13 @@ class GluonSm90Config(KernelConfig):
     heads_per_group: int = 1
     ping_pong: bool = False
     own_keys: bool = True
+    fused_scale: bool = False
     q_stages: int = 1
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong", "own_keys")
+        self.require_flags("longest_first", "ping_pong", "own_keys", "fused_scale")
 
     @property
     def groups(self) -> int:
@@ -108,6 +110,7 @@ class GluonSm90Family(Family):
             "heads_per_group": (1, 8, _ALL_HEADS),
             "ping_pong": (False, True),
             "own_keys": (True, False),
+            "fused_scale": (False, True),
         }
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
@@ -159,6 +162,7 @@ class GluonSm90Family(Family):
             "longest": config.longest_first,
             "pingpong": config.ping_pong,
             "tilekeys": not config.own_keys,
+            "fused": config.fused_scale,
             f"q{config.q_stages}": config.q_stages > 1,
             "apart": config.needs_o_smem(spec),
         }

@@ -26,7 +26,7 @@ SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
 KERNEL_NAMES = {"spec", "config", "name", "names", "tl", "tanh", "m", "n", "may_mask", "has_bias", "sums_dq"}
 # What the skeletons in Gluon call their tuples; which blocks of keys a consumer skips, for how many rows,
 # and in whose turn.
-KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns"}
+KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
 MODULE_NAMES = {"module"}
 
 

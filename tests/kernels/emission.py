@@ -115,6 +115,7 @@ GLUON_KNOBS: dict[str, Any] = {
     "heads_per_group": 8,
     "ping_pong": True,
     "own_keys": True,
+    "fused_scale": True,
     "q_stages": 2,
 }
 
