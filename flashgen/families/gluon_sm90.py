@@ -172,25 +172,24 @@ class GluonSm90Family(Family):
         # What was fastest on an H200 (benchmarks/notes.md): programs that stay and take turns, where two Qs fit.
         masked = spec.causal or spec.window
         wide = max(spec.block_d, spec.block_dv)
-        narrow = [(192, 128), (128, 128)] if wide <= 64 else [(128, 128)]
+        tiles = [(128, 64)] if wide > 128 else [(128, 128)] if wide > 64 else [(192, 128), (128, 128)]
+        stays: dict[str, Knob] = {"programs_per_sm": 1, "q_stages": 1 if wide > 128 else 2}
         staying = [
-            _guess(m, n, masked, programs_per_sm=1, q_stages=2, heads_per_group=heads, ping_pong=ping_pong)
-            for m, n in narrow
+            _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong, "fused_scale": fused_scale})
+            for tile in tiles
             for heads, ping_pong in ((8, True), (_ALL_HEADS if masked else 8, False))
+            for fused_scale in (False, True)
         ]
-        if wide > 128:
-            staying = [_guess(128, 64, masked, programs_per_sm=1, heads_per_group=heads) for heads in (8, _ALL_HEADS)]
-        m, n = (128, 64) if wide > 128 else narrow[0]
         leaving = [
-            _guess(m, n, masked, heads_per_group=heads, ping_pong=ping_pong)
+            _guess(tiles[0], masked, {"heads_per_group": heads, "ping_pong": ping_pong})
             for heads, ping_pong in ((8, False), (8, True), (1, False))
         ]
         return (*staying, *leaving)
 
 
-def _guess(block_m: int, block_n: int, longest_first: bool, **knobs: Knob) -> GluonSm90Config:
-    given: dict[str, Knob] = {"longest_first": longest_first, "own_keys": block_m > block_n} | knobs
-    return GluonSm90Config(BLOCK_M=block_m, BLOCK_N=block_n, num_stages=2, **given)  # type: ignore[arg-type]
+def _guess(tile: tuple[int, int], longest_first: bool, knobs: dict[str, Knob]) -> GluonSm90Config:
+    given: dict[str, Knob] = {"longest_first": longest_first, "own_keys": tile[0] > tile[1]} | knobs
+    return GluonSm90Config(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2, **given)  # type: ignore[arg-type]
 
 
 GLUON_SM90 = GluonSm90Family()
