@@ -1,6 +1,6 @@
 """Draws TFLOP/s by row and contender from the samples that `flashgen bench` wrote, a panel for each pass and mask.
 
-python benchmarks/plot_anchors.py benchmarks/h200/backward.json benchmarks/h200-backward.png
+python benchmarks/plot_anchors.py benchmarks/h200/anchors.json benchmarks/h200-anchors.png
 """
 
 from __future__ import annotations

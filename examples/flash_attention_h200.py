@@ -4,12 +4,12 @@ Needs torch and triton only.
 
 Computes       attention forward (out, lse) and backward (dq, dk, dv), in bf16, fp16; head_dim 64, 128, 256; no mask,
                causal (bottom-right), sliding window; softcap; MHA, GQA and MQA
-Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 12 forward and 12 backward rules, measured
+Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 16 forward and 18 backward rules, measured
                any other GPU runs the portable rules
-Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), worst error 0.41 of the
-               allowed, bf16, fp16 on the GPU
-               nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), worst error 0.63 of the
-               allowed, bf16, fp16 on the GPU
+Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (76a6bb0ca2c6), worst
+               error 0.44 of the allowed, bf16, fp16 on the GPU
+               nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), full (76a6bb0ca2c6), worst
+               error 0.63 of the allowed, bf16, fp16 on the GPU
                portable forward: 46 to 72 probes a rule of suite quick (340e9d076bde), worst error 0.38 of the
                allowed, fp16 in the interpreter
                portable backward: 44 to 57 probes a rule of suite quick (340e9d076bde), worst error 0.51 of the
@@ -45,6 +45,37 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+try:  # experimental: its names change from one triton to the next
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language._core import builtin as gluon_builtin
+    from triton.experimental.gluon.language._core import ir as gluon_ir
+    from triton.experimental.gluon.language.nvidia.hopper import (
+        fence_async_shared,
+        mbarrier,
+        tma,
+        warpgroup_mma,
+        warpgroup_mma_wait,
+    )
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+    _gl_sync = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+    if hasattr(tma, "async_atomic_add"):
+        _tma_add = tma.async_atomic_add
+    else:
+
+        @gluon_builtin
+        def _tma_add(descriptor, coordinates, tile, _semantic=None):
+            """Adds a tile in shared memory to what a descriptor names."""
+            coordinates = _semantic._convert_to_ir_values(coordinates, require_i64=False)
+            kind = gluon_ir.DESCRIPTOR_REDUCE_KIND.ADD
+            _semantic.builder.create_async_tma_reduce(kind, descriptor.handle, coordinates, tile.handle)
+
+    _tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+    _tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+except (ImportError, AttributeError):
+    gluon = None
+
 __all__ = ["flash_attention", "flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
 
 LOG2E = tl.constexpr(math.log2(math.e))
@@ -78,8 +109,241 @@ def _tanh(x):
     return tl.where(x2 < 0.04, series, tl.where(x < 0, -magnitude, magnitude))
 
 
-@triton.jit(do_not_specialize=SIZES)
-def _attn_fwd_full_tma(
+def _gluon_jit(function=None, **options):
+    """gluon.jit; where there is no Gluon, the function stays as it is, and no rule runs it."""
+    if gluon is None:
+        return function or (lambda function: function)
+    return gluon.jit(function, **options) if function else gluon.jit(**options)
+
+
+_gl_tile_of = _gluon_jit(_tile_of.fn)
+_gl_tanh = _gluon_jit(_tanh.fn)
+
+
+@triton.constexpr_function
+def _gl_accumulator(columns):
+    """Where 64 rows of a warp group's matmul lie in its registers."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
+
+
+@_gluon_jit
+def _gl_tiles(descriptor, count: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+    """Shared memory for `count` tiles, laid out as TMA writes and wgmma reads them."""
+    layout: tl.constexpr = gl.NVMMASharedLayout.get_default_for([rows, columns], descriptor.dtype)
+    return gl.allocate_shared_memory(descriptor.dtype, [count, rows, columns], layout)
+
+
+@_gluon_jit
+def _gl_barriers(count: tl.constexpr, arrivals: tl.constexpr):
+    """`count` barriers, whose phases each end with so many arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(count):
+        mbarrier.init(barriers.index(i), count=arrivals)
+    return barriers
+
+
+@_gluon_jit
+def _gl_fetch(descriptor, off_z, off_h, row, ring, full, empty, count):
+    """Fetch number `count` into a ring: waits for its slot to be free, and starts the copy; zeros come from outside."""
+    SLOTS: tl.constexpr = ring.type.shape[0]
+    slot = count % SLOTS
+    mbarrier.wait(empty.index(slot), (count // SLOTS & 1) ^ 1)
+    mbarrier.expect(full.index(slot), descriptor.block_type.nbytes)
+    _tma_load(descriptor, [off_z, off_h, row, 0], full.index(slot), ring.index(slot))
+
+
+@_gluon_jit
+def _gl_arrived(ring, full, count):
+    """The tile of fetch number `count`, once it is there."""
+    SLOTS: tl.constexpr = ring.type.shape[0]
+    mbarrier.wait(full.index(count % SLOTS), count // SLOTS & 1)
+    return ring.index(count % SLOTS)
+
+
+@_gluon_jit
+def _gl_release(empty, count):
+    """Says that this warp group needs the tile of fetch number `count` no more."""
+    SLOTS: tl.constexpr = empty.type.shape[0]
+    mbarrier.arrive(empty.index(count % SLOTS), count=1)
+
+
+@_gluon_jit
+def _gl_rows(count: tl.constexpr, rows: tl.constexpr):
+    """Shared memory for `count` times one fp32 a row of a tile."""
+    layout: tl.constexpr = gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[0])
+    return gl.allocate_shared_memory(gl.float32, [count, rows], layout)
+
+
+@_gluon_jit
+def _gl_turns(num_tiles):
+    """How many tiles this program has: of the last round, in which not all have one, the first programs get them."""
+    rounds = num_tiles // gl.num_programs(0)
+    return rounds + (_gl_tile(rounds) < num_tiles).to(gl.int32)
+
+
+@_gluon_jit
+def _gl_tile(turn):
+    """The program's tile of one round. Programs take turns back and forth: who had the longest tile of one round gets
+    the shortest of the next."""
+    program, num_programs = gl.program_id(0), gl.num_programs(0)
+    if turn % 2 == 1:
+        program = num_programs - 1 - program
+    return turn * num_programs + program
+
+
+@_gluon_jit
+def _gl_await_turn(order, GROUP: tl.constexpr, count):
+    """Waits until the groups before this one have issued their matmuls number `count`, and those behind it the last."""
+    mbarrier.wait(order.index(GROUP), (count + (GROUP == 0)) & 1)
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper3_persistent_pingpong_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        last_n = (n_blocks - 1) * BLOCK_N
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    order,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        last_n = (n_blocks - 1) * BLOCK_N
+        start_m += 64 * GROUP
+        # For rows past the end one block is enough.
+        end = gl.where(start_m < seqlen_q, n_blocks, 1)
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count)
+        if start_n + BLOCK_N > seqlen_k:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys < seqlen_k
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_ij) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(1, end):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            _gl_await_turn(order, GROUP, count - turn + i - 1)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+            alpha = gl.exp2((m_i - m_ij) * qk_scale)
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + end - 1)
+        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+            _gl_await_turn(order, GROUP, count - turn - 1 + i)
+            _gl_release(order, GROUP + 1)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_full_hopper3_persistent_pingpong_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -96,48 +360,416 @@ def _attn_fwd_full_tma(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
 ):
     """Out = softmax(scores) V and its Lse, of BLOCK_M queries; no mask."""
-    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
-    tile = tl.program_id(0)
-    m_block, off_zh = _tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-    off_z = off_zh // nheads_q
-    off_h = off_zh % nheads_q
-    off_hk = off_h // qhead_per_kvhead
-    start_m = m_block * BLOCK_M
-    offs_m = start_m + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    order = _gl_barriers(GROUPS, 1)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_full_hopper3_persistent_pingpong_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4, 4],
+        worker_num_regs=[160, 160, 160],
+    )
 
-    q = Q.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_D)
-    n_full = seqlen_k // BLOCK_N * BLOCK_N
 
-    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)  # running row maximum, in units of qk
-    l_i = tl.zeros([BLOCK_M], tl.float32)  # running row sum of exp2((qk - m_i) * qk_scale)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    for start_n in tl.range(0, seqlen_k, BLOCK_N):
-        # -- scores: qk [BLOCK_M, BLOCK_N] --
-        k = K.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
-        qk = tl.dot(q, k.T)
-        if start_n >= n_full:
+@_gluon_jit
+def _attn_fwd_full_hopper2_persistent_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        last_n = (n_blocks - 1) * BLOCK_N
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper2_persistent_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        last_n = (n_blocks - 1) * BLOCK_N
+        start_m += 64 * GROUP
+        # For rows past the end one block is enough.
+        end = gl.where(start_m < seqlen_q, n_blocks, 1)
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count)
+        if start_n + BLOCK_N > seqlen_k:
             keys = (start_n + offs_n)[None, :]
             keep = keys < seqlen_k
-            qk = tl.where(keep, qk, float("-inf"))
-        # -- online softmax --
-        m_ij = tl.maximum(m_i, tl.max(qk, 1))
-        p = tl.math.exp2((qk - m_ij[:, None]) * qk_scale)
-        alpha = tl.math.exp2((m_i - m_ij) * qk_scale)
-        l_i = l_i * alpha + tl.sum(p, 1)
-        acc = acc * alpha[:, None]
-        # -- output --
-        v = V.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_DV)
-        acc = tl.dot(p.to(v.dtype), v, acc)
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_ij) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
-    lse = (m_i * qk_scale + tl.math.log2(l_i)) * LN2
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(1, end):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+            alpha = gl.exp2((m_i - m_ij) * qk_scale)
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + end - 1)
+        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_full_hopper2_persistent_q2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; no mask."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_full_hopper2_persistent_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_persistent_q2_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_persistent_q2_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    last_n = (n_blocks - 1) * BLOCK_N
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    last_n = (n_blocks - 1) * BLOCK_N
+    start_m += 64 * GROUP
+    # For rows past the end one block is enough.
+    end = gl.where(start_m < seqlen_q, n_blocks, 1)
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count)
+    if start_n + BLOCK_N > seqlen_k:
+        keys = (start_n + offs_n)[None, :]
+        keep = keys < seqlen_k
+        qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+    alpha = gl.exp2((m_i - m_ij) * qk_scale)
+    l_i = l_i * alpha + gl.sum(p, 1)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(1, end):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_ij) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = _gl_arrived(v_smem, v_full, count + end - 1)
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + end - 1)
+    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
     # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
-    out = (acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]).to(Out.dtype)
-    tl.store(Lse + off_zh.to(tl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
-    Out.store([off_z, off_h, start_m, 0], out.reshape(1, 1, BLOCK_M, BLOCK_DV))
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_full_hopper2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; no mask."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_full_hopper2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -292,6 +924,1014 @@ def _attn_fwd_causal_tma_longest(
     out = (acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]).to(Out.dtype)
     tl.store(Lse + off_zh.to(tl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
     Out.store([off_z, off_h, start_m, 0], out.reshape(1, 1, BLOCK_M, BLOCK_DV))
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper3_longest_pingpong_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper3_longest_pingpong_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper3_longest_pingpong_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    order,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    start_m += 64 * GROUP
+    diagonal = seqlen_k - seqlen_q
+
+    # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        64,
+        BLOCK_N,
+    )
+    own_last_n, _, n_full = keys
+    first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+    for i in range(first):
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+        _gl_await_turn(order, GROUP, count - turn + i)
+        _gl_release(order, GROUP + 1)
+
+    # For rows past the end one block is enough.
+    end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n - first * BLOCK_N
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count + first)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count + first)
+    keys = (start_n + offs_n)[None, :]
+    keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+    qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+    alpha = gl.exp2((m_i - m_safe) * qk_scale)
+    l_i = l_i * alpha + gl.sum(p, 1)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(first + 1, end):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        _gl_await_turn(order, GROUP, count - turn + i - 1)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        if start_n >= n_full:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = _gl_arrived(v_smem, v_full, count + end - 1)
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + end - 1)
+    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+        _gl_await_turn(order, GROUP, count - turn - 1 + i)
+        _gl_release(order, GROUP + 1)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper3_longest_pingpong(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    order = _gl_barriers(GROUPS, 1)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper3_longest_pingpong_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper3_longest_pingpong_attend,
+                (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper3_longest_pingpong_attend,
+                (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper3_longest_pingpong_attend,
+                (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4, 4],
+        worker_num_regs=[160, 160, 160],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    order,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        start_m += 64 * GROUP
+        diagonal = seqlen_k - seqlen_q
+
+        # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            64,
+            BLOCK_N,
+        )
+        own_last_n, _, n_full = keys
+        first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+        for i in range(first):
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+            _gl_await_turn(order, GROUP, count - turn + i)
+            _gl_release(order, GROUP + 1)
+
+        # For rows past the end one block is enough.
+        end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n - first * BLOCK_N
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count + first)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count + first)
+        keys = (start_n + offs_n)[None, :]
+        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+        qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(first + 1, end):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            _gl_await_turn(order, GROUP, count - turn + i - 1)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            if start_n >= n_full:
+                keys = (start_n + offs_n)[None, :]
+                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+                qk = gl.where(keep, qk, float("-inf"))
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+            p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+            alpha = gl.exp2((m_i - m_safe) * qk_scale)
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + end - 1)
+        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+            _gl_await_turn(order, GROUP, count - turn - 1 + i)
+            _gl_release(order, GROUP + 1)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    order = _gl_barriers(GROUPS, 1)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend,
+                (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend,
+                (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        start_m += 64 * GROUP
+        diagonal = seqlen_k - seqlen_q
+
+        # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            64,
+            BLOCK_N,
+        )
+        own_last_n, _, n_full = keys
+        first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+        for i in range(first):
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+
+        # For rows past the end one block is enough.
+        end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n - first * BLOCK_N
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count + first)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count + first)
+        keys = (start_n + offs_n)[None, :]
+        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+        qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(first + 1, end):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            if start_n >= n_full:
+                keys = (start_n + offs_n)[None, :]
+                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+                qk = gl.where(keep, qk, float("-inf"))
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+            p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+            alpha = gl.exp2((m_i - m_safe) * qk_scale)
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + end - 1)
+        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+            _gl_release(k_empty, count + i)
+            _gl_arrived(v_smem, v_full, count + i)
+            _gl_release(v_empty, count + i)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_persistent_longest_q2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_q2_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_q2_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    start_m += 64 * GROUP
+    diagonal = seqlen_k - seqlen_q
+
+    # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+    keys = _attn_fwd_causal_hopper2_longest_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        64,
+        BLOCK_N,
+    )
+    own_last_n, _, n_full = keys
+    first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+    for i in range(first):
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+
+    # For rows past the end one block is enough.
+    end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n - first * BLOCK_N
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count + first)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count + first)
+    keys = (start_n + offs_n)[None, :]
+    keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+    qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+    alpha = gl.exp2((m_i - m_safe) * qk_scale)
+    l_i = l_i * alpha + gl.sum(p, 1)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(first + 1, end):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        if start_n >= n_full:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = _gl_arrived(v_smem, v_full, count + end - 1)
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + end - 1)
+    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_longest(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_longest_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -460,6 +2100,277 @@ def _attn_fwd_window_tma_longest(
     out = (acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]).to(Out.dtype)
     tl.store(Lse + off_zh.to(tl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
     Out.store([off_z, off_h, start_m, 0], out.reshape(1, 1, BLOCK_M, BLOCK_DV))
+
+
+@_gluon_jit
+def _attn_fwd_window_hopper3_longest_pingpong_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    window_left,
+    window_right,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys i + diagonal - window_left <= j <= i + diagonal + window_right.
+    # Some row of the tile sees each key of [n_begin, n_end), every row each key of [n_full, n_full_end).
+    diagonal = seqlen_k - seqlen_q
+    first = start_m + diagonal
+    last = gl.minimum(start_m + BLOCK_M, seqlen_q) - 1 + diagonal
+    n_begin = gl.maximum(first - window_left, 0) // BLOCK_N * BLOCK_N
+    n_end = gl.minimum(seqlen_k, last + window_right + 1)
+    n_full = gl.cdiv(gl.maximum(last - window_left, 0), BLOCK_N) * BLOCK_N
+    n_full_end = gl.maximum(gl.minimum(n_end, first + window_right + 1), 0) // BLOCK_N * BLOCK_N
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full, n_full_end
+
+
+@_gluon_jit
+def _attn_fwd_window_hopper3_longest_pingpong_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k, window_left, window_right = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_window_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        window_left,
+        window_right,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_window_hopper3_longest_pingpong_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    order,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k, window_left, window_right = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_window_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        window_left,
+        window_right,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    start_m += 64 * GROUP
+    diagonal = seqlen_k - seqlen_q
+
+    # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+    keys = _attn_fwd_window_hopper3_longest_pingpong_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        window_left,
+        window_right,
+        64,
+        BLOCK_N,
+    )
+    own_last_n, own_blocks, n_full, n_full_end = keys
+    first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+    for i in range(first):
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+        _gl_await_turn(order, GROUP, count - turn + i)
+        _gl_release(order, GROUP + 1)
+
+    # For rows past the end one block is enough.
+    end = gl.where(start_m < seqlen_q, first + own_blocks, first + 1)
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n - first * BLOCK_N
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count + first)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count + first)
+    keys = (start_n + offs_n)[None, :]
+    keep = keys <= gl.minimum(offs_m + diagonal + window_right, seqlen_k - 1)[:, None]
+    keep &= keys >= (offs_m + diagonal - window_left)[:, None]
+    qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+    alpha = gl.exp2((m_i - m_safe) * qk_scale)
+    l_i = l_i * alpha + gl.sum(p, 1)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(first + 1, end):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        _gl_await_turn(order, GROUP, count - turn + i - 1)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        if start_n < n_full or start_n >= n_full_end:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys <= gl.minimum(offs_m + diagonal + window_right, seqlen_k - 1)[:, None]
+            keep &= keys >= (offs_m + diagonal - window_left)[:, None]
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = _gl_arrived(v_smem, v_full, count + end - 1)
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + end - 1)
+    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+        _gl_await_turn(order, GROUP, count - turn - 1 + i)
+        _gl_release(order, GROUP + 1)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_window_hopper3_longest_pingpong(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    window_left,
+    window_right,
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; sliding window."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    order = _gl_barriers(GROUPS, 1)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k, window_left, window_right)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_window_hopper3_longest_pingpong_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_window_hopper3_longest_pingpong_attend,
+                (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_window_hopper3_longest_pingpong_attend,
+                (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_window_hopper3_longest_pingpong_attend,
+                (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4, 4],
+        worker_num_regs=[160, 160, 160],
+    )
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -787,6 +2698,296 @@ def _attn_bwd_prepare(
 
 
 @triton.jit(do_not_specialize=SIZES)
+def _attn_bwd_prepare_sum(
+    Out,  # [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DO,  # [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    DQSum,  # [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, contiguous
+    stride_oz,
+    stride_oh,
+    stride_om,
+    stride_doz,
+    stride_doh,
+    stride_dom,
+    nheads_q,
+    seqlen_q,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+):
+    """Delta = rowsum(Out * DO), and Lse2 = log2(e) * Lse, infinite where a query saw no key, of BLOCK_M queries.
+
+    Their DQSum becomes 0, for others to add to.
+    """
+    # Backwards: the end of Out may still be in the L2, and so may the first heads of DO when the passes begin.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
+    off_zh = tile // num_m_blocks
+    off_z, off_h = (off_zh // nheads_q).to(tl.int64), (off_zh % nheads_q).to(tl.int64)
+    offs_m = tile % num_m_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_dv = tl.arange(0, BLOCK_DV)
+    rows_m = offs_m.to(tl.int64)[:, None]
+    inside = (offs_m[:, None] < seqlen_q) & (offs_dv[None, :] < HEAD_DIM_V)
+    o_ptrs = Out + off_z * stride_oz + off_h * stride_oh + rows_m * stride_om + offs_dv[None, :]
+    do_ptrs = DO + off_z * stride_doz + off_h * stride_doh + rows_m * stride_dom + offs_dv[None, :]
+    out = tl.load(o_ptrs, mask=inside, other=0.0).to(tl.float32)
+    do = tl.load(do_ptrs, mask=inside, other=0.0).to(tl.float32)
+    row = off_zh.to(tl.int64) * seqlen_q + offs_m
+    # Zeros are stored while the loads are under way.
+    offs_d = tl.arange(0, BLOCK_D)
+    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
+    zeros = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    tl.store(DQSum + row[:, None] * HEAD_DIM + offs_d[None, :], zeros, mask=inside)
+    lse = tl.load(Lse + row, mask=offs_m < seqlen_q, other=0.0)
+    lse2 = tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)  # so that such a row has p = 0
+    tl.store(Delta + row, tl.sum(out * do, 1), mask=offs_m < seqlen_q)
+    tl.store(Lse2 + row, lse2, mask=offs_m < seqlen_q)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _attn_bwd_finish(
+    DQSum,  # [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, contiguous
+    DQ,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
+    softmax_scale,
+    stride_dqz,
+    stride_dqh,
+    stride_dqm,
+    nheads_q,
+    seqlen_q,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """DQ = softmax_scale * DQSum, of BLOCK_M queries."""
+    # Backwards: what was added last, of the last heads, may still be in the L2, and nobody reads it again.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
+    off_zh = tile // num_m_blocks
+    off_z, off_h = (off_zh // nheads_q).to(tl.int64), (off_zh % nheads_q).to(tl.int64)
+    offs_m = tile % num_m_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    rows_m = offs_m.to(tl.int64)[:, None]
+    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
+    sum_ptrs = DQSum + (off_zh.to(tl.int64) * seqlen_q + rows_m) * HEAD_DIM + offs_d[None, :]
+    dq_ptrs = DQ + off_z * stride_dqz + off_h * stride_dqh + rows_m * stride_dqm + offs_d[None, :]
+    dq = tl.load(sum_ptrs, mask=inside, other=0.0, eviction_policy="evict_first") * softmax_scale
+    tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper128_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper128_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    ds_full,
+    done,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    start_n += 64 * GROUP
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_n + 64 > seqlen_k:
+            p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+        # -- gradients, each of whose matmuls runs beside what follows it --
+        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=(dp,))
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
+        # that of step - 2.
+        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        # -- dQ of this block from all keys of the tile: half of its queries each --
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        _gl_release(do_empty, step)
+        _gl_release(q_empty, step)
+        tma.store_wait(0)  # for the last step's dQ to have left
+        dq_smem.index(GROUP).store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m + 64 * GROUP, 0], dq_smem.index(GROUP))
+
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)
+    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
+    k.store((dk * softmax_scale).to(DK.dtype))
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_full_hopper128(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; no mask."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_full_hopper128_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper128_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper128_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@triton.jit(do_not_specialize=SIZES)
 def _attn_bwd_dkdv_full_tma(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
@@ -901,6 +3102,218 @@ def _attn_bwd_dq_full_tma(
 
     dq *= softmax_scale
     DQ.store([off_z, off_h, start_m, 0], dq.to(DQ.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    ds_full,
+    done,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    start_n += 64 * GROUP
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_n + 64 > seqlen_k:
+            p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+        # -- gradients, each of whose matmuls runs beside what follows it --
+        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=(dp,))
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
+        # that of step - 2.
+        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        # -- dQ of this block from all keys of the tile: half of its columns each --
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+        half: tl.constexpr = GROUP * DQ_COLUMNS
+        dq = warpgroup_mma(
+            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+        )
+        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        _gl_release(do_empty, step)
+        _gl_release(q_empty, step)
+        tma.store_wait(0)  # for the last step's dQ to have left
+        dq_smem.index(GROUP).store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m, half], dq_smem.index(GROUP))
+
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)
+    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
+    k.store((dk * softmax_scale).to(DK.dtype))
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_full_hopper64(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; no mask."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D // 2)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_full_hopper64_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
 
 
 @triton.jit
@@ -1099,6 +3512,309 @@ def _attn_bwd_full_dpfirst_merged(
         )
 
 
+@_gluon_jit
+def _attn_bwd_full_hopper64_wide_stagger_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + (step + start_n // BLOCK_N) % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_wide_stagger_values(
+    DQ,
+    DV,
+    rings,
+    p_smem,
+    ds_smem,
+    dq_smem,
+    p_full,
+    ds_full,
+    done,
+    qk_scale,
+    sizes,
+):
+    """The consumer that holds dV: it computes P, and the first half of the columns of dQ, a step behind."""
+    q_smem, do_smem, lse_smem, _, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(0), v_smem.index(0)
+    last_h, last_m = 0, 0  # of the last step
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + (step + start_n // BLOCK_N) % num_m_blocks * BLOCK_M
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(q_empty, step)
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_n + 64 > seqlen_k:
+            p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+        if step > 0:  # the other consumer has read the last P when it has stored dS
+            mbarrier.wait(ds_full.index((step - 1) % 2), (step - 1) // 2 & 1)
+        p_smem.index(0).store(p)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(p_full.index(0), count=1)
+        do = _gl_arrived(do_smem, do_full, step)
+        weights = gl.convert_layout(p.to(DV.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        if step > 0:
+            last_ds = ds_smem.index((step - 1) % 2)
+            _attn_bwd_full_hopper64_wide_stagger_dq(
+                0,
+                DQ,
+                last_ds,
+                k,
+                dq_smem.index(0),
+                off_z,
+                last_h,
+                last_m,
+            )
+        dv = warpgroup_mma_wait(0, deps=(dv,))
+        _gl_release(do_empty, step)
+        last_h, last_m = off_h, start_m
+
+    num_steps = qhead_per_kvhead * num_m_blocks
+    if num_steps > 0:
+        mbarrier.wait(ds_full.index((num_steps - 1) % 2), (num_steps - 1) // 2 & 1)
+        last_ds = ds_smem.index((num_steps - 1) % 2)
+        _attn_bwd_full_hopper64_wide_stagger_dq(
+            0,
+            DQ,
+            last_ds,
+            k,
+            dq_smem.index(0),
+            off_z,
+            last_h,
+            last_m,
+        )
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)  # with K
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_wide_stagger_keys(
+    DQ,
+    DK,
+    rings,
+    p_smem,
+    ds_smem,
+    dq_smem,
+    p_full,
+    ds_full,
+    done,
+    softmax_scale,
+    sizes,
+):
+    """The consumer that holds dK: it computes dS of the other's P, and the second half of the columns of dQ."""
+    q_smem, do_smem, _, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(0), v_smem.index(0)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + (step + start_n // BLOCK_N) % num_m_blocks * BLOCK_M
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        q = _gl_arrived(q_smem, q_full, step)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        dp = warpgroup_mma_wait(0, deps=(dp,))
+        _gl_release(do_empty, step)
+        mbarrier.wait(p_full.index(0), step & 1)
+        p = p_smem.index(0).load(SCORES)
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: the other consumer has stored P of this step, so it is done with dS of step - 2.
+        ds_smem.index(step % 2).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        _attn_bwd_full_hopper64_wide_stagger_dq(
+            1,
+            DQ,
+            ds_smem.index(step % 2),
+            k,
+            dq_smem.index(1),
+            off_z,
+            off_h,
+            start_m,
+        )
+        dk = warpgroup_mma_wait(0, deps=(dk,))
+        _gl_release(q_empty, step)
+
+    tma.store_wait(0)
+    mbarrier.wait(done.index(0), 0)
+    k.store((dk * softmax_scale).to(DK.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    tma.store_wait(0)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_wide_stagger_dq(
+    HALF: tl.constexpr,
+    DQ,
+    ds,
+    k,
+    dq_tile,
+    off_z,
+    off_h,
+    start_m,
+):
+    """Adds what a step has for one half of the columns of dQ, 64 columns at a time."""
+    COLUMNS: tl.constexpr = k.type.shape[1] // 2
+    zeros = gl.zeros([64, 64], gl.float32, layout=_gl_accumulator(64))
+    for first in gl.static_range(HALF * COLUMNS, (HALF + 1) * COLUMNS, 64):
+        dq = warpgroup_mma(ds.permute((1, 0)), k.slice(first, 64, dim=1), zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        tma.store_wait(0)  # for the last columns to have left
+        dq_tile.store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m, first], dq_tile)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_full_hopper64_wide_stagger(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 64 keys, and what these add to softmax_scale^-1 dQ; no mask."""
+    q_smem, do_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D), _gl_tiles(DO, 1, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 1, 64, BLOCK_D), _gl_tiles(V, 1, 64, BLOCK_DV)
+    p_smem, ds_smem = _gl_tiles(DQ, 1, 64, BLOCK_M), _gl_tiles(Q, 2, 64, BLOCK_M)
+    dq_smem = _gl_tiles(DQ, 2, 64, 64)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(1, 1), _gl_barriers(1, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    p_full, ds_full, done = _gl_barriers(1, 1), _gl_barriers(2, 1), _gl_barriers(1, 1)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_full_hopper64_wide_stagger_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_wide_stagger_values,
+                (DQ, DV, rings, p_smem, ds_smem, dq_smem, p_full, ds_full, done, qk_scale, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_wide_stagger_keys,
+                (DQ, DK, rings, p_smem, ds_smem, dq_smem, p_full, ds_full, done, softmax_scale, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _attn_bwd_dkdv_full(
     Q,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
@@ -1276,6 +3992,252 @@ def _attn_bwd_dq_full(
     tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=offs_m[:, None] < seqlen_q)
 
 
+@_gluon_jit
+def _attn_bwd_causal_hopper128_queries(
+    start_n,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of queries that see a tile's keys: num_m_blocks of them, from the one at m_begin on."""
+
+    # Key j is seen by queries i >= j - diagonal: some see keys of the tile from m_begin on, all see all from m_full on.
+    diagonal = seqlen_k - seqlen_q
+    m_begin = gl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
+    m_full = start_n + BLOCK_N - 1 - diagonal
+    num_m_blocks = gl.cdiv(seqlen_q - m_begin, BLOCK_M)
+    return m_begin, num_m_blocks, m_full
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper128_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper128_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper128_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    ds_full,
+    done,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper128_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    _, _, m_full = queries
+    diagonal = seqlen_k - seqlen_q
+    start_n += 64 * GROUP
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_m < m_full:
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+            keys = (start_n + offs_n)[:, None]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
+            p = gl.where(keep, p, 0.0)
+        # -- gradients, each of whose matmuls runs beside what follows it --
+        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=(dp,))
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
+        # that of step - 2.
+        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        # -- dQ of this block from all keys of the tile: half of its queries each --
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        _gl_release(do_empty, step)
+        _gl_release(q_empty, step)
+        tma.store_wait(0)  # for the last step's dQ to have left
+        dq_smem.index(GROUP).store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m + 64 * GROUP, 0], dq_smem.index(GROUP))
+
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)
+    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
+    k.store((dk * softmax_scale).to(DK.dtype))
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_causal_hopper128(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; causal."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_causal_hopper128_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper128_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper128_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _attn_bwd_dkdv_causal_tma(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
@@ -1405,6 +4367,255 @@ def _attn_bwd_dq_causal_tma(
 
     dq *= softmax_scale
     DQ.store([off_z, off_h, start_m, 0], dq.to(DQ.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_queries(
+    start_n,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of queries that see a tile's keys: num_m_blocks of them, from the one at m_begin on."""
+
+    # Key j is seen by queries i >= j - diagonal: some see keys of the tile from m_begin on, all see all from m_full on.
+    diagonal = seqlen_k - seqlen_q
+    m_begin = gl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
+    m_full = start_n + BLOCK_N - 1 - diagonal
+    num_m_blocks = gl.cdiv(seqlen_q - m_begin, BLOCK_M)
+    return m_begin, num_m_blocks, m_full
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper64_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    ds_full,
+    done,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper64_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    _, _, m_full = queries
+    diagonal = seqlen_k - seqlen_q
+    start_n += 64 * GROUP
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_m < m_full:
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+            keys = (start_n + offs_n)[:, None]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
+            p = gl.where(keep, p, 0.0)
+        # -- gradients, each of whose matmuls runs beside what follows it --
+        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=(dp,))
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
+        # that of step - 2.
+        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        # -- dQ of this block from all keys of the tile: half of its columns each --
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+        half: tl.constexpr = GROUP * DQ_COLUMNS
+        dq = warpgroup_mma(
+            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+        )
+        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        _gl_release(do_empty, step)
+        _gl_release(q_empty, step)
+        tma.store_wait(0)  # for the last step's dQ to have left
+        dq_smem.index(GROUP).store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m, half], dq_smem.index(GROUP))
+
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)
+    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
+    k.store((dk * softmax_scale).to(DK.dtype))
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_causal_hopper64(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; causal."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D // 2)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_causal_hopper64_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
 
 
 @triton.jit
@@ -1617,150 +4828,295 @@ def _attn_bwd_causal_dpfirst_merged(
         )
 
 
-@triton.jit
-def _attn_bwd_dkdv_causal_merged(
-    tile,
-    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
-    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
-    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
-    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
-    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
-    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    qk_scale,  # log2(e) times the factor from qk to natural-log scores
-    softmax_scale,
-    nheads_q,
-    qhead_per_kvhead,
+@_gluon_jit
+def _attn_bwd_causal_hopper64_wide_queries(
+    start_n,
     seqlen_q,
     seqlen_k,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
 ):
-    """dK and dV, of BLOCK_N keys; causal."""
-    num_n_blocks = tl.cdiv(seqlen_k, BLOCK_N)
-    start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
-    off_zhk = tile // num_n_blocks
-    nheads_k = nheads_q // qhead_per_kvhead
-    off_z = off_zhk // nheads_k
-    off_hk = off_zhk % nheads_k
-
-    offs_n = tl.arange(0, BLOCK_N)
-    k = K.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
-    v = V.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_DV)
+    """The blocks of queries that see a tile's keys: num_m_blocks of them, from the one at m_begin on."""
 
     # Key j is seen by queries i >= j - diagonal: some see keys of the tile from m_begin on, all see all from m_full on.
     diagonal = seqlen_k - seqlen_q
-    m_begin = tl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
+    m_begin = gl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
     m_full = start_n + BLOCK_N - 1 - diagonal
-
-    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    for off_h in tl.range(off_hk * qhead_per_kvhead, (off_hk + 1) * qhead_per_kvhead, num_stages=1):
-        off_zh = off_z * nheads_q + off_h
-        for start_m in tl.range(m_begin, seqlen_q, BLOCK_M):
-            offs_m = start_m + tl.arange(0, BLOCK_M)
-            q = Q.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_D)
-            do = DO.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_DV)
-            row = tl.cast(off_zh, tl.int64) * seqlen_q + offs_m
-            lse2 = tl.load(Lse2 + row, mask=offs_m < seqlen_q, other=float("inf"))
-            # -- scores: qk, p [BLOCK_N, BLOCK_M] --
-            qk = tl.dot(k, q.T)
-            p = tl.math.exp2(qk * qk_scale - lse2[None, :])
-            if start_m < m_full:
-                keys = (start_n + offs_n)[:, None]
-                keep = keys <= tl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
-                p = tl.where(keep, p, 0.0)
-            # -- gradients --
-            dv = tl.dot(p.to(do.dtype), do, dv)
-            dp = tl.dot(v, do.T)
-            delta = tl.load(Delta + row, mask=offs_m < seqlen_q, other=0.0)
-            ds = p * (dp - delta[None, :])
-            dk = tl.dot(ds.to(q.dtype), q, dk)
-
-    dk *= softmax_scale
-    DK.store([off_z, off_hk, start_n, 0], dk.to(DK.dtype).reshape(1, 1, BLOCK_N, BLOCK_D))
-    DV.store([off_z, off_hk, start_n, 0], dv.to(DV.dtype).reshape(1, 1, BLOCK_N, BLOCK_DV))
+    num_m_blocks = gl.cdiv(seqlen_q - m_begin, BLOCK_M)
+    return m_begin, num_m_blocks, m_full
 
 
-@triton.jit
-def _attn_bwd_dq_causal_merged(
-    tile,
-    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
-    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
-    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
-    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    qk_scale,  # log2(e) times the factor from qk to natural-log scores
-    softmax_scale,
-    nheads_q,
-    qhead_per_kvhead,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
+@_gluon_jit
+def _attn_bwd_causal_hopper64_wide_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
 ):
-    """dQ, of BLOCK_M queries; causal."""
-    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
-    m_block = num_m_blocks - 1 - tile % num_m_blocks  # tiles with most keys first, so that the last wave is short
-    off_zh = tile // num_m_blocks
-    off_z = off_zh // nheads_q
-    off_h = off_zh % nheads_q
-    off_hk = off_h // qhead_per_kvhead
-    start_m = m_block * BLOCK_M
-    offs_m = start_m + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper64_wide_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
 
-    q = Q.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_D)
-    do = DO.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_DV)
-    row = off_zh.to(tl.int64) * seqlen_q + offs_m
-    lse2 = tl.load(Lse2 + row, mask=offs_m < seqlen_q, other=float("inf"))
-    delta = tl.load(Delta + row, mask=offs_m < seqlen_q, other=0.0)
 
-    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+@_gluon_jit
+def _attn_bwd_causal_hopper64_wide_values(
+    DQ,
+    DV,
+    rings,
+    p_smem,
+    ds_smem,
+    dq_smem,
+    p_full,
+    ds_full,
+    done,
+    qk_scale,
+    sizes,
+):
+    """The consumer that holds dV: it computes P, and the first half of the columns of dQ, a step behind."""
+    q_smem, do_smem, lse_smem, _, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper64_wide_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    _, _, m_full = queries
     diagonal = seqlen_k - seqlen_q
-    n_end = tl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
-    n_full = tl.maximum(tl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(0), v_smem.index(0)
+    last_h, last_m = 0, 0  # of the last step
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(q_empty, step)
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_m < m_full:
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+            keys = (start_n + offs_n)[:, None]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
+            p = gl.where(keep, p, 0.0)
+        if step > 0:  # the other consumer has read the last P when it has stored dS
+            mbarrier.wait(ds_full.index((step - 1) % 2), (step - 1) // 2 & 1)
+        p_smem.index(0).store(p)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(p_full.index(0), count=1)
+        do = _gl_arrived(do_smem, do_full, step)
+        weights = gl.convert_layout(p.to(DV.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        if step > 0:
+            last_ds = ds_smem.index((step - 1) % 2)
+            _attn_bwd_causal_hopper64_wide_dq(
+                0,
+                DQ,
+                last_ds,
+                k,
+                dq_smem.index(0),
+                off_z,
+                last_h,
+                last_m,
+            )
+        dv = warpgroup_mma_wait(0, deps=(dv,))
+        _gl_release(do_empty, step)
+        last_h, last_m = off_h, start_m
 
-    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for start_n in tl.range(0, n_end, BLOCK_N):
-        # -- scores: qk, p [BLOCK_M, BLOCK_N] --
-        k = K.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
-        qk = tl.dot(q, k.T)
-        v = V.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_DV)
-        dp = tl.dot(do, v.T)
-        p = tl.math.exp2(qk * qk_scale - lse2[:, None])
-        if start_n >= n_full:
-            keys = (start_n + offs_n)[None, :]
-            keep = keys <= tl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-            p = tl.where(keep, p, 0.0)
-        # -- gradient --
-        ds = p * (dp - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq)
+    num_steps = qhead_per_kvhead * num_m_blocks
+    if num_steps > 0:
+        mbarrier.wait(ds_full.index((num_steps - 1) % 2), (num_steps - 1) // 2 & 1)
+        last_ds = ds_smem.index((num_steps - 1) % 2)
+        _attn_bwd_causal_hopper64_wide_dq(
+            0,
+            DQ,
+            last_ds,
+            k,
+            dq_smem.index(0),
+            off_z,
+            last_h,
+            last_m,
+        )
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)  # with K
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
 
-    dq *= softmax_scale
-    DQ.store([off_z, off_h, start_m, 0], dq.to(DQ.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_wide_keys(
+    DQ,
+    DK,
+    rings,
+    p_smem,
+    ds_smem,
+    dq_smem,
+    p_full,
+    ds_full,
+    done,
+    softmax_scale,
+    sizes,
+):
+    """The consumer that holds dK: it computes dS of the other's P, and the second half of the columns of dQ."""
+    q_smem, do_smem, _, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    queries = _attn_bwd_causal_hopper64_wide_queries(
+        start_n,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    m_begin, num_m_blocks = queries[0], queries[1]
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(0), v_smem.index(0)
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        q = _gl_arrived(q_smem, q_full, step)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        dp = warpgroup_mma_wait(0, deps=(dp,))
+        _gl_release(do_empty, step)
+        mbarrier.wait(p_full.index(0), step & 1)
+        p = p_smem.index(0).load(SCORES)
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        # Two tiles of dS are enough: the other consumer has stored P of this step, so it is done with dS of step - 2.
+        ds_smem.index(step % 2).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        _attn_bwd_causal_hopper64_wide_dq(
+            1,
+            DQ,
+            ds_smem.index(step % 2),
+            k,
+            dq_smem.index(1),
+            off_z,
+            off_h,
+            start_m,
+        )
+        dk = warpgroup_mma_wait(0, deps=(dk,))
+        _gl_release(q_empty, step)
+
+    tma.store_wait(0)
+    mbarrier.wait(done.index(0), 0)
+    k.store((dk * softmax_scale).to(DK.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    tma.store_wait(0)
 
 
-@triton.jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_merged(
+@_gluon_jit
+def _attn_bwd_causal_hopper64_wide_dq(
+    HALF: tl.constexpr,
+    DQ,
+    ds,
+    k,
+    dq_tile,
+    off_z,
+    off_h,
+    start_m,
+):
+    """Adds what a step has for one half of the columns of dQ, 64 columns at a time."""
+    COLUMNS: tl.constexpr = k.type.shape[1] // 2
+    zeros = gl.zeros([64, 64], gl.float32, layout=_gl_accumulator(64))
+    for first in gl.static_range(HALF * COLUMNS, (HALF + 1) * COLUMNS, 64):
+        dq = warpgroup_mma(ds.permute((1, 0)), k.slice(first, 64, dim=1), zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        tma.store_wait(0)  # for the last columns to have left
+        dq_tile.store(dq)
+        fence_async_shared()
+        _tma_add(DQ, [off_z, off_h, start_m, first], dq_tile)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_causal_hopper64_wide(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
     DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
     DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
-    Q_dq,  # of the same tensors, in blocks of the dQ pass
-    K_dq,
-    V_dq,
-    DO_dq,
-    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     qk_scale,  # log2(e) times the factor from qk to natural-log scores
@@ -1770,61 +5126,53 @@ def _attn_bwd_causal_merged(
     seqlen_q,
     seqlen_k,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M_DQ: tl.constexpr,
-    BLOCK_N_DQ: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
 ):
-    """dK and dV by BLOCK_N keys and dQ by BLOCK_M_DQ queries; causal."""
-    # The tiles of a kv head and of its query heads follow each other: what one reads the next finds in the L2.
-    num_n_blocks = tl.cdiv(seqlen_k, BLOCK_N)
-    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M_DQ) * qhead_per_kvhead
-    off_zhk = tl.program_id(0) // (num_n_blocks + num_m_blocks)
-    tile = tl.program_id(0) % (num_n_blocks + num_m_blocks)
-    if tile < num_n_blocks:
-        _attn_bwd_dkdv_causal_merged(
-            off_zhk * num_n_blocks + tile,
-            Q,
-            K,
-            V,
-            DO,
-            DK,
-            DV,
-            Lse2,
-            Delta,
-            qk_scale,
-            softmax_scale,
-            nheads_q,
-            qhead_per_kvhead,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M,
-            BLOCK_N,
-            BLOCK_D,
-            BLOCK_DV,
-        )
-    else:
-        _attn_bwd_dq_causal_merged(
-            off_zhk * num_m_blocks + tile - num_n_blocks,
-            Q_dq,
-            K_dq,
-            V_dq,
-            DO_dq,
-            DQ,
-            Lse2,
-            Delta,
-            qk_scale,
-            softmax_scale,
-            nheads_q,
-            qhead_per_kvhead,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M_DQ,
-            BLOCK_N_DQ,
-            BLOCK_D,
-            BLOCK_DV,
-        )
+    """dK and dV of 64 keys, and what these add to softmax_scale^-1 dQ; causal."""
+    q_smem, do_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D), _gl_tiles(DO, 1, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 1, 64, BLOCK_D), _gl_tiles(V, 1, 64, BLOCK_DV)
+    p_smem, ds_smem = _gl_tiles(DQ, 1, 64, BLOCK_M), _gl_tiles(Q, 2, 64, BLOCK_M)
+    dq_smem = _gl_tiles(DQ, 2, 64, 64)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(1, 1), _gl_barriers(1, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    p_full, ds_full, done = _gl_barriers(1, 1), _gl_barriers(2, 1), _gl_barriers(1, 1)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_causal_hopper64_wide_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_wide_values,
+                (DQ, DV, rings, p_smem, ds_smem, dq_smem, p_full, ds_full, done, qk_scale, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_wide_keys,
+                (DQ, DK, rings, p_smem, ds_smem, dq_smem, p_full, ds_full, done, softmax_scale, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -3702,6 +7050,20 @@ class Config(NamedTuple):
     num_stages: int
     heads_per_group: int = 1
     tma: bool = False  # the kernel takes tensor descriptors
+    programs_per_sm: int = 0  # 0: one program a tile
+
+
+class HopperConfig(NamedTuple):
+    """How a kernel in Gluon is tiled and launched: BLOCK_M // 64 warp groups attend, one more fetches."""
+
+    kernel: object
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int  # of each group
+    num_stages: int  # blocks of K, and of V, that are in shared memory at once
+    heads_per_group: int = 1
+    programs_per_sm: int = 0  # 0: one program a tile
+    tma = True
 
 
 class Pass(NamedTuple):
@@ -3723,6 +7085,23 @@ class BackwardConfig(NamedTuple):
     tma: bool = False  # the kernels take tensor descriptors
 
 
+class HopperBackwardConfig(NamedTuple):
+    """How a kernel in Gluon for all gradients is tiled and launched: two warp groups compute, one fetches queries."""
+
+    kernel: object
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int  # of each group
+    num_stages: int  # blocks of Q that are in shared memory at once
+    dq_columns: int  # of 64 queries, which one warp group adds at once
+    tma = True
+    unordered = ("dq",)  # sums whose terms come in any order, so that no two runs need give the same bits
+
+
+# The first and the last triton whose Gluon the kernels were compiled with.
+GLUON_TRITONS = ((3, 6), (3, 9))
+
+
 class Rule(NamedTuple):
     """The config for one kind of attention and for up to `max_seqlen_k` keys (None: any number)."""
 
@@ -3732,7 +7111,7 @@ class Rule(NamedTuple):
     head_dim_v: int
     variant: str
     max_seqlen_k: int | None
-    config: Config | BackwardConfig
+    config: Config | HopperConfig | BackwardConfig | HopperBackwardConfig
 
 
 # For NVIDIA H200 (nvidia-h200, sm_90): measured.
@@ -3744,7 +7123,15 @@ NVIDIA_H200 = (
         head_dim_v=64,
         variant="full",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_full_tma, BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2, tma=True),
+        config=HopperConfig(
+            _attn_fwd_full_hopper3_persistent_pingpong_q2,
+            BLOCK_M=192,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
+            programs_per_sm=1,
+        ),
     ),
     Rule(
         op="forward",
@@ -3752,7 +7139,16 @@ NVIDIA_H200 = (
         head_dim=64,
         head_dim_v=64,
         variant="causal",
-        max_seqlen_k=None,
+        max_seqlen_k=1448,
+        config=Config(_attn_fwd_causal_tma_longest, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, tma=True),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="causal",
+        max_seqlen_k=5792,
         config=Config(
             _attn_fwd_causal_tma_longest,
             BLOCK_M=64,
@@ -3768,8 +7164,24 @@ NVIDIA_H200 = (
         dtypes=(torch.bfloat16, torch.float16),
         head_dim=64,
         head_dim_v=64,
-        variant="window",
+        variant="causal",
         max_seqlen_k=None,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper3_longest_pingpong,
+            BLOCK_M=192,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="window",
+        max_seqlen_k=2896,
         config=Config(
             _attn_fwd_window_tma_longest,
             BLOCK_M=64,
@@ -3778,6 +7190,22 @@ NVIDIA_H200 = (
             num_stages=2,
             heads_per_group=8,
             tma=True,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="window",
+        max_seqlen_k=None,
+        config=HopperConfig(
+            _attn_fwd_window_hopper3_longest_pingpong,
+            BLOCK_M=192,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
         ),
     ),
     Rule(
@@ -3804,7 +7232,32 @@ NVIDIA_H200 = (
         head_dim_v=128,
         variant="full",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_full_tma, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, tma=True),
+        config=HopperConfig(
+            _attn_fwd_full_hopper2_persistent_q2,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
+            programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="causal",
+        max_seqlen_k=2048,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
+            programs_per_sm=1,
+        ),
     ),
     Rule(
         op="forward",
@@ -3813,14 +7266,14 @@ NVIDIA_H200 = (
         head_dim_v=128,
         variant="causal",
         max_seqlen_k=None,
-        config=Config(
-            _attn_fwd_causal_tma_longest,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper2_persistent_longest_q2,
             BLOCK_M=128,
             BLOCK_N=128,
-            num_warps=8,
-            num_stages=3,
-            heads_per_group=8,
-            tma=True,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=4096,
+            programs_per_sm=1,
         ),
     ),
     Rule(
@@ -3864,7 +7317,7 @@ NVIDIA_H200 = (
         head_dim_v=256,
         variant="full",
         max_seqlen_k=None,
-        config=Config(_attn_fwd_full_tma, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, tma=True),
+        config=HopperConfig(_attn_fwd_full_hopper2, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2),
     ),
     Rule(
         op="forward",
@@ -3873,14 +7326,8 @@ NVIDIA_H200 = (
         head_dim_v=256,
         variant="causal",
         max_seqlen_k=None,
-        config=Config(
-            _attn_fwd_causal_tma_longest,
-            BLOCK_M=128,
-            BLOCK_N=64,
-            num_warps=8,
-            num_stages=2,
-            heads_per_group=8,
-            tma=True,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper2_longest, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2, heads_per_group=8
         ),
     ),
     Rule(
@@ -3924,10 +7371,32 @@ NVIDIA_H200 = (
         head_dim_v=64,
         variant="full",
         max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_full_hopper128, BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="full",
+        max_seqlen_k=None,
         config=BackwardConfig(
             dkdv=Pass(_attn_bwd_dkdv_full_tma, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2),
             dq=Pass(_attn_bwd_dq_full_tma, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3),
             tma=True,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="causal",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_causal_hopper128, BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
         ),
     ),
     Rule(
@@ -3976,11 +7445,33 @@ NVIDIA_H200 = (
         head_dim_v=128,
         variant="full",
         max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_full_hopper64, BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="full",
+        max_seqlen_k=None,
         config=BackwardConfig(
             dkdv=Pass(None, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2),
             dq=Pass(None, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2),
             merged=_attn_bwd_full_dpfirst_merged,
             tma=True,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="causal",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_causal_hopper64, BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
         ),
     ),
     Rule(
@@ -4032,6 +7523,17 @@ NVIDIA_H200 = (
         head_dim_v=256,
         variant="full",
         max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_full_hopper64_wide_stagger, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2, dq_columns=64
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=256,
+        head_dim_v=256,
+        variant="full",
+        max_seqlen_k=None,
         config=BackwardConfig(
             dkdv=Pass(None, BLOCK_M=32, BLOCK_N=64, num_warps=8, num_stages=2),
             dq=Pass(None, BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=2),
@@ -4046,10 +7548,21 @@ NVIDIA_H200 = (
         head_dim_v=256,
         variant="causal",
         max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_causal_hopper64_wide, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2, dq_columns=64
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=256,
+        head_dim_v=256,
+        variant="causal",
+        max_seqlen_k=None,
         config=BackwardConfig(
             dkdv=Pass(None, BLOCK_M=32, BLOCK_N=64, num_warps=8, num_stages=2),
             dq=Pass(None, BLOCK_M=128, BLOCK_N=32, num_warps=8, num_stages=2),
-            merged=_attn_bwd_causal_merged,
+            merged=_attn_bwd_causal_dpfirst_merged,
             tma=True,
         ),
     ),
@@ -4383,11 +7896,11 @@ INTERPRETED = triton.knobs.runtime.interpret
 def _rules_of(device: torch.device) -> tuple[Rule, ...]:
     """The rules for a device: its own, else those that fit any GPU, with one warning."""
     if device.type == "cpu":  # Triton's interpreter
-        return sum((rules for _, rules in TUNED), ()) + PORTABLE
+        return _runnable(sum((rules for _, rules in TUNED), ()) + PORTABLE, device)
     name = torch.cuda.get_device_name(device)
     for pattern, rules in TUNED:
         if re.fullmatch(pattern, name):
-            return rules + PORTABLE
+            return _runnable(rules + PORTABLE, device)
     limit = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
     if limit < PORTABLE_SHARED_BYTES:
         raise RuntimeError(
@@ -4402,6 +7915,30 @@ def _rules_of(device: torch.device) -> tuple[Rule, ...]:
     return PORTABLE
 
 
+def _runnable(rules: tuple[Rule, ...], device: torch.device) -> tuple[Rule, ...]:
+    """The rules less those in Gluon where it cannot run: a CPU, another GPU, or a triton that it was not shown with."""
+    if (why := _no_gluon(device)) is None:
+        return rules
+    others = tuple(rule for rule in rules if not isinstance(rule.config, (HopperConfig, HopperBackwardConfig)))
+    if device.type != "cpu" and len(others) < len(rules):
+        warnings.warn(f"running slower kernels in place of those in Gluon: {why}", stacklevel=3)
+    return others
+
+
+def _no_gluon(device: torch.device) -> str | None:
+    """Why the kernels in Gluon cannot run on a device, or None."""
+    if device.type == "cpu":
+        return "Triton's interpreter has no Gluon"
+    if torch.version.hip or torch.cuda.get_device_capability(device) != (9, 0):
+        return f"they are for sm_90, not for {torch.cuda.get_device_name(device)}"
+    version = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
+    if gluon is None or not GLUON_TRITONS[0] <= version <= GLUON_TRITONS[1]:
+        known = " to ".join(".".join(map(str, each)) for each in GLUON_TRITONS)
+        here = triton.__version__
+        return f"they are known to work with triton {known}, not with {here}: install one of these, or emit again"
+    return None
+
+
 @functools.lru_cache(maxsize=None)
 def _candidates(
     device: torch.device, op: str, dtype: torch.dtype, head_dim: int, head_dim_v: int, variant: str
@@ -4412,11 +7949,21 @@ def _candidates(
     return tuple(x for x in rules if dtype in x.dtypes and (x.op, x.head_dim, x.head_dim_v, x.variant) == key)
 
 
-def _select(op: str, variant: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: torch.Tensor) -> Rule:
+def _select(
+    op: str,
+    variant: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *others: torch.Tensor,
+    deterministic: bool = False,
+) -> Rule:
     """The first rule that serves these tensors; the checks have made sure that there is one."""
     rules = _candidates(q.device, op, q.dtype, q.shape[-1], v.shape[-1], variant)
     describable = all(_can_describe(x) for x in (q, k, v, *others))
     for rule in rules:
+        if deterministic and isinstance(rule.config, HopperBackwardConfig):
+            continue
         if rule.config.tma and not describable:
             continue
         if rule.max_seqlen_k is None or k.shape[2] <= rule.max_seqlen_k:
@@ -4463,12 +8010,19 @@ def _sizes(config, q, v) -> dict[str, int]:
     return sizes
 
 
+@functools.lru_cache(maxsize=None)
+def _sm_count(device: torch.device) -> int:
+    return 2 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def _launch(config, q, k, v, out, lse, arguments) -> None:
     """Fills out and lse. q, k, v, out are [Z, H, S, D] with a contiguous last dim; arguments are the variant's own."""
     batch, nheads_q, seqlen_q, _ = q.shape
     nheads_k, seqlen_k = k.shape[1:3]
     tensors, rows = (q, k, v, out), (config.BLOCK_M, config.BLOCK_N, config.BLOCK_N, config.BLOCK_M)
     programs = batch * nheads_q * triton.cdiv(seqlen_q, config.BLOCK_M)
+    if config.programs_per_sm:
+        programs = min(programs, config.programs_per_sm * _sm_count(q.device))
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
     config.kernel[(programs,)](
         *_arguments(config, tensors, rows),
@@ -4488,16 +8042,61 @@ def _launch(config, q, k, v, out, lse, arguments) -> None:
     )
 
 
-def _prepare(dout, out, lse) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rowsum(out * dout), log2(e) * lse), fp32 [Z, nheads_q, seqlen_q], of [Z, H, S, D] tensors."""
+@functools.lru_cache(maxsize=None)
+def _tile_layout(rows: int, columns: int, dtype: torch.dtype):
+    """How TMA lays a tile of [1, 1, rows, columns] out in shared memory."""
+    element = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[dtype]
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, columns], element)
+
+
+def _gluon_descriptors(tensors, block_rows) -> list:
+    """Descriptors of [Z, H, S, D] tensors in blocks of so many rows."""
+    blocks = [_blocks(x, rows) for x, rows in zip(tensors, block_rows)]
+    return [GluonDescriptor(*block, _tile_layout(*block[-1][2:], block[0].dtype)) for block in blocks]
+
+
+def _launch_hopper(config, q, k, v, out, lse, arguments) -> None:
+    """_launch for the kernels in Gluon, each of whose warp groups loads and stores 64 rows."""
+    batch, nheads_q, seqlen_q, _ = q.shape
+    nheads_k, seqlen_k = k.shape[1:3]
+    programs = batch * nheads_q * triton.cdiv(seqlen_q, config.BLOCK_M)
+    if config.programs_per_sm:
+        programs = min(programs, config.programs_per_sm * _sm_count(q.device))
+    config.kernel[(programs,)](
+        *_gluon_descriptors((q, k, v, out), (64, config.BLOCK_N, config.BLOCK_N, 64)),
+        lse,
+        *arguments,
+        batch * nheads_q,
+        nheads_q,
+        nheads_q // nheads_k,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M=config.BLOCK_M,
+        BLOCK_N=config.BLOCK_N,
+        BLOCK_D=_padded(q.shape[-1]),
+        BLOCK_DV=_padded(v.shape[-1]),
+        HEADS_PER_GROUP=config.heads_per_group,
+        NUM_BUFFERS=config.num_stages,
+        num_warps=config.num_warps,
+        enable_fp_fusion=True,
+    )
+
+
+def _prepare(dout, out, lse, dq_sum) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rowsum(out * dout), log2(e) * lse), fp32 [Z, nheads_q, seqlen_q], of [Z, H, S, D] tensors; dq_sum, which may be
+    None, becomes 0."""
     batch, nheads_q, seqlen_q, head_dim_v = out.shape
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
-    _attn_bwd_prepare[(batch * nheads_q * triton.cdiv(seqlen_q, 64),)](
+    kernel, sums, sizes = _attn_bwd_prepare, [], {}
+    if dq_sum is not None:
+        kernel, sums, sizes = _attn_bwd_prepare_sum, [dq_sum], _columns(dq_sum)
+    kernel[(batch * nheads_q * triton.cdiv(seqlen_q, 64),)](
         out,
         dout,
         lse,
         delta,
         lse2,
+        *sums,
         *out.stride()[:3],
         *dout.stride()[:3],
         nheads_q,
@@ -4505,6 +8104,7 @@ def _prepare(dout, out, lse) -> tuple[torch.Tensor, torch.Tensor]:
         HEAD_DIM_V=head_dim_v,
         BLOCK_M=64,
         BLOCK_DV=_padded(head_dim_v),
+        **sizes,
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -4576,6 +8176,56 @@ def _options(tiling) -> dict[str, object]:
     return {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages, "enable_fp_fusion": True}
 
 
+def _columns(x) -> dict[str, int]:
+    return {"HEAD_DIM": x.shape[-1], "BLOCK_D": _padded(x.shape[-1])}
+
+
+def _launch_hopper_backward(config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, dv, arguments) -> None:
+    """_launch_backward for the kernels in Gluon, which compute all three gradients, dq by way of dq_sum, which is 0."""
+    batch, nheads_q, seqlen_q, head_dim = q.shape
+    nheads_k, seqlen_k = k.shape[1:3]
+    dk, dv = (_scratch(k), _scratch(v)) if dk is None else (dk, dv)
+    dq_block, dq_layout = [1, 1, 64, config.dq_columns], _tile_layout(64, config.dq_columns, torch.float32)
+    config.kernel[(batch * nheads_k * triton.cdiv(seqlen_k, config.BLOCK_N),)](
+        *_gluon_descriptors((q, k, v, dout), (config.BLOCK_M, 64, 64, config.BLOCK_M)),
+        GluonDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), dq_block, dq_layout),
+        *_gluon_descriptors((dk, dv), (64, 64)),
+        lse2,
+        delta,
+        *arguments,
+        nheads_q,
+        nheads_q // nheads_k,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M=config.BLOCK_M,
+        BLOCK_D=_padded(head_dim),
+        BLOCK_DV=_padded(v.shape[-1]),
+        NUM_BUFFERS=config.num_stages,
+        num_warps=config.num_warps,
+        enable_fp_fusion=True,
+    )
+    if dq is not None:
+        _finish(dq_sum, arguments[1], dq)
+
+
+def _finish(dq_sum, softmax_scale, dq) -> None:
+    """dq [Z, H, S, D] = softmax_scale * dq_sum, in tiles of 4096 elements."""
+    batch, nheads_q, seqlen_q, head_dim = dq.shape
+    rows = 4096 // _padded(head_dim)
+    _attn_bwd_finish[(batch * nheads_q * triton.cdiv(seqlen_q, rows),)](
+        dq_sum,
+        dq,
+        softmax_scale,
+        *dq.stride()[:3],
+        nheads_q,
+        seqlen_q,
+        BLOCK_M=rows,
+        **_columns(dq),
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
 # ---- Operator ----
 
 
@@ -4639,10 +8289,11 @@ def _execute(rule, q, k, v, out, lse, *scores) -> None:
     first = scoring.first_key(rule, seqlen_q, seqlen_k)
     k, v = k[:, :, first:], v[:, :, first:]
     with torch.cuda.device(q.device) if q.is_cuda else _INTERPRETER:
-        _launch(rule.config, q, k, v, out, lse, scoring.arguments(rule, seqlen_q, k.shape[2]))
+        launch = _launch_hopper if isinstance(rule.config, HopperConfig) else _launch
+        launch(rule.config, q, k, v, out, lse, scoring.arguments(rule, seqlen_q, k.shape[2]))
 
 
-def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores) -> None:
+def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores, deterministic=False) -> None:
     """Fills the gradients that are given by `rule`, or by the device's own where it is None.
 
     dout, q, k, v, out, dq, dk, dv are [Z, H, S, D] with a contiguous last dim; lse and dlse, which may be None for 0,
@@ -4654,8 +8305,11 @@ def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores) 
         dk, dv = (torch.empty_like(x) if dx is None else dx for x, dx in ((k, dk), (v, dv)))
     gradients = [x for x in (dq, dk, dv) if x is not None]
     with torch.cuda.device(q.device) if q.is_cuda else _INTERPRETER:
-        rule = rule or _select("backward", scoring.variant(seqlen_q, seqlen_k), q, k, v, dout, *gradients)
-        delta, lse2 = _prepare(dout, out, lse)
+        tensors = (q, k, v, dout, *gradients)
+        rule = rule or _select("backward", scoring.variant(seqlen_q, seqlen_k), *tensors, deterministic=deterministic)
+        hopper = isinstance(rule.config, HopperBackwardConfig)
+        dq_sum = torch.empty(q.shape, dtype=torch.float32, device=q.device) if hopper else None
+        delta, lse2 = _prepare(dout, out, lse, dq_sum)
         if dlse is not None:
             delta -= dlse
         if q.numel() == 0 or k.numel() == 0:
@@ -4669,7 +8323,10 @@ def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores) 
         k, v = k[:, :, first:], v[:, :, first:]
         arguments = scoring.arguments(rule, seqlen_q, k.shape[2])
         if gradients:
-            _launch_backward(rule.config, dout, q, k, v, lse2, delta, dq, dk, dv, arguments)
+            if hopper:
+                _launch_hopper_backward(rule.config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, dv, arguments)
+            else:
+                _launch_backward(rule.config, dout, q, k, v, lse2, delta, dq, dk, dv, arguments)
 
 
 def _as_bhsd(layout: str, *tensors) -> list:
@@ -4686,6 +8343,7 @@ def _forward(
     window_left: int,
     window_right: int,
     softcap: float,
+    deterministic: bool,
     layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse) of checked inputs; see flash_attention."""
@@ -4724,6 +8382,7 @@ def _backward(
     window_left: int,
     window_right: int,
     softcap: float,
+    deterministic: bool,
     layout: str,
     needs: list[bool],
 ) -> list[torch.Tensor]:
@@ -4732,7 +8391,9 @@ def _backward(
     gradients = [x.new_empty(x.shape) if need else None for x, need in zip((q, k, v), needs)]
     q, k, v, out, dout, dq, dk, dv = _as_bhsd(layout, q, k, v, out, dout, *gradients)
     scores = (softmax_scale, window_left, window_right, softcap)
-    _execute_backward(None, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores)
+    tensors = (dout, dlse, q, k, v, out, lse, dq, dk, dv)
+    given = {"deterministic": deterministic}
+    _execute_backward(None, *tensors, *scores, **given)
     return [x for x in gradients if x is not None]
 
 
@@ -4753,10 +8414,10 @@ _backward.register_vmap(_no_vmap)
 
 
 def _save(ctx, inputs, output):
-    """Keeps what the backward needs: tensors, and the 5 arguments after them."""
+    """Keeps what the backward needs: tensors, and the 6 arguments after them."""
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:-5], *output)
-    ctx.options = inputs[-5:]
+    ctx.save_for_backward(*inputs[:-6], *output)
+    ctx.options = inputs[-6:]
 
 
 def _differentiate(ctx, dout, dlse):
@@ -4875,7 +8536,7 @@ def flash_attention(
         softmax_scale: factor of the scores; None is D ** -0.5.
         window: (left, right): query i sees i + Sk - Sq - left <= j <= i + Sk - Sq + right; -1 is infinite.
         softcap: scores become softcap * tanh(score / softcap); 0 leaves them.
-        deterministic: every kernel is, so True asks for what is given anyway.
+        deterministic: True leaves out the backward kernels that add up dq in any order; on sm_90 others are slower.
 
     Returns:
         out, in q's layout and dtype; with return_lse also lse [Z, Hq, Sq], fp32, natural log. A query that sees no
@@ -4905,6 +8566,7 @@ def flash_attention(
         scoring.left,
         scoring.right,
         scoring.softcap,
+        deterministic,
         layout,
     )
     return (out, lse) if return_lse else out
@@ -4947,6 +8609,7 @@ def flash_attn_func(
         window=window_size,
         softcap=softcap,
         return_lse=True,
+        deterministic=deterministic,
     )
     return (out, lse, None) if return_attn_probs else out
 
@@ -5066,10 +8729,11 @@ def _scoring(rule: Rule, q: torch.Tensor, k: torch.Tensor, generator: torch.Gene
     )
 
 
-def _worst(run, reference: tuple, standard: tuple, factor: float, rounding: float) -> float:
-    """The worst ratio of the tensors that `run` gives; inf where a second run differs in any bit."""
+def _worst(run, reference: tuple, standard: tuple, factor: float, rounding: float, unordered: int = 0) -> float:
+    """The worst ratio of the tensors that `run` gives; inf where a second run differs in any bit, but for the first
+    `unordered` tensors."""
     first, second = run(), run()
-    if not all(torch.equal(a, b) for a, b in zip(first, second)):
+    if not all(torch.equal(a, b) for a, b in zip(first[unordered:], second[unordered:])):
         return math.inf
     return max(_ratio(*each, factor, rounding) for each in zip(first, reference, standard))
 
@@ -5098,7 +8762,8 @@ def _prove_backward(rule: Rule, q, k, v, scoring: Scoring, generator: torch.Gene
     expected = (_gradients(q, k, v, dout, dlse, scoring, dtype) for dtype in (torch.float64, q.dtype))
     # The probabilities are exp(score - lse) again, of an lse that is rounded.
     recomputed = torch.finfo(torch.float32).eps * lse[lse.isfinite()].abs().max().item()
-    return _worst(run, *expected, 3.0, 2.0 * torch.finfo(q.dtype).eps + recomputed)
+    unordered = len(getattr(rule.config, "unordered", ()))  # dq, which comes first
+    return _worst(run, *expected, 3.0, 2.0 * torch.finfo(q.dtype).eps + recomputed, unordered)
 
 
 def _prove(rule: Rule, dtype: torch.dtype, device: torch.device) -> float:
@@ -5124,6 +8789,8 @@ def _shown(rule: Rule) -> list[torch.dtype]:
 def _described(rule: Rule) -> tuple[str, str]:
     """The name of the rule's kernel, and its tiles."""
     if rule.op == "forward":
+        return rule.config.kernel.__name__, f"{rule.config.BLOCK_M}x{rule.config.BLOCK_N}"
+    if isinstance(rule.config, HopperBackwardConfig):
         return rule.config.kernel.__name__, f"{rule.config.BLOCK_M}x{rule.config.BLOCK_N}"
     dkdv, dq = rule.config.dkdv, rule.config.dq
     kernel = rule.config.merged or dkdv.kernel

@@ -155,12 +155,14 @@ def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
     lines = [f"{result.spec.key}{origin}", f"  {funnel} > {len(result.entries)} best"]
     fell = ", ".join(f"{number} {reason}" for reason, number in result.reasons.items())
     lines += [f"  fell: {fell}"] if fell else []
-    return lines + [line for entry in result.entries for line in _rule_lines(entry)]
+    with_unordered = any(entry.unordered for entry in result.entries)
+    return lines + [line for entry in result.entries for line in _rule_lines(entry, with_unordered)]
 
 
-def _rule_lines(entry: TunedEntry) -> list[str]:
+def _rule_lines(entry: TunedEntry, with_unordered: bool) -> list[str]:
     needs, proof, evidence = entry.resources, entry.proof, entry.evidence
     where = "" if entry.workloads == WorkloadRange() else f" for {entry.workloads}"
+    where += " with deterministic=True" if with_unordered and not entry.unordered else ""
     spills = f", {needs.spill_bytes} bytes spilled" if needs.spill_bytes else ""
     lines = [
         f"  best{where}: {entry.config.key}",

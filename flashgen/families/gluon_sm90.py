@@ -35,6 +35,8 @@ class GluonSm90Config(KernelConfig):
     longest_first   start the tiles with most keys first (causal and window)
     heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
+    own_keys        a consumer skips blocks of keys that its own 64 queries do not see, rather than mask what others see
+    fused_scale     one multiply-add takes a score to its exponent, where subtracting and scaling are two operations
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     """
 
@@ -44,12 +46,14 @@ class GluonSm90Config(KernelConfig):
     longest_first: bool = False
     heads_per_group: int = 1
     ping_pong: bool = False
+    own_keys: bool = True
+    fused_scale: bool = False
     q_stages: int = 1
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong")
+        self.require_flags("longest_first", "ping_pong", "own_keys", "fused_scale")
 
     @property
     def groups(self) -> int:
@@ -111,6 +115,8 @@ class GluonSm90Family(Family):
             "longest_first": (True, False) if masked else (False,),
             "heads_per_group": (1, 8, _ALL_HEADS),
             "ping_pong": (False, True),
+            "own_keys": (True, False),
+            "fused_scale": _fused_scales(spec),
         }
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
@@ -121,8 +127,10 @@ class GluonSm90Family(Family):
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.q_stages > 1 and not config.persistent:
             return f"{config.q_stages} q_stages pay only where a program has a next tile"
-        if config.ping_pong and config.groups == 1:
-            return "ping_pong takes two consumers"
+        if spec.is_fp8 and config.fused_scale:
+            return "fp8 scales its scores in a way of its own"
+        if config.groups == 1 and (config.ping_pong or not config.own_keys):
+            return "one consumer has no turns to take, and sees the tile's keys"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
@@ -164,6 +172,8 @@ class GluonSm90Family(Family):
             "persistent": config.persistent,
             "longest": config.longest_first,
             "pingpong": config.ping_pong,
+            "tilekeys": not config.own_keys,
+            "fused": config.fused_scale,
             f"q{config.q_stages}": config.q_stages > 1,
             "apart": config.needs_o_smem(spec),
         }
@@ -173,25 +183,30 @@ class GluonSm90Family(Family):
         # What was fastest on an H200 (benchmarks/notes.md): programs that stay and take turns, where two Qs fit.
         masked = spec.causal or spec.window
         wide = max(spec.block_d, spec.block_dv)
-        narrow = [(192, 128), (128, 128)] if wide <= 64 else [(128, 128)]
+        keys = 64 if wide > 128 and not spec.is_fp8 else 128
+        tiles = [(192, keys), (128, keys)] if wide <= 64 else [(128, keys)]
+        stays: dict[str, Knob] = {"programs_per_sm": 1, "q_stages": 1 if wide > 128 else 2}
         staying = [
-            _guess(m, n, masked, programs_per_sm=1, q_stages=2, heads_per_group=heads, ping_pong=ping_pong)
-            for m, n in narrow
+            _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong, "fused_scale": fused_scale})
+            for tile in tiles
             for heads, ping_pong in ((8, True), (_ALL_HEADS if masked else 8, False))
+            for fused_scale in _fused_scales(spec)
         ]
-        if wide > 128:
-            n = 128 if spec.is_fp8 else 64
-            staying = [_guess(128, n, masked, programs_per_sm=1, heads_per_group=heads) for heads in (8, _ALL_HEADS)]
-        m, n = (128, n) if wide > 128 else narrow[0]
         leaving = [
-            _guess(m, n, masked, heads_per_group=heads, ping_pong=ping_pong)
+            _guess(tiles[0], masked, {"heads_per_group": heads, "ping_pong": ping_pong})
             for heads, ping_pong in ((8, False), (8, True), (1, False))
         ]
         return (*staying, *leaving)
 
 
-def _guess(block_m: int, block_n: int, longest_first: bool, **knobs: Knob) -> GluonSm90Config:
-    return GluonSm90Config(BLOCK_M=block_m, BLOCK_N=block_n, num_stages=2, longest_first=longest_first, **knobs)  # type: ignore[arg-type]
+def _fused_scales(spec: AttentionSpec) -> tuple[bool, ...]:
+    """fp8 has a form of its own."""
+    return (False,) if spec.is_fp8 else (False, True)
+
+
+def _guess(tile: tuple[int, int], longest_first: bool, knobs: dict[str, Knob]) -> GluonSm90Config:
+    given: dict[str, Knob] = {"longest_first": longest_first, "own_keys": tile[0] > tile[1]} | knobs
+    return GluonSm90Config(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2, **given)  # type: ignore[arg-type]
 
 
 GLUON_SM90 = GluonSm90Family()

@@ -26,11 +26,14 @@ class GluonSm90BackwardConfig(KernelConfig):
     than 128 columns ask for.
 
     stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
+    part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts
+                    whose sum the L2 holds from one to the next; 0: all at once
     """
 
     family: str = "gluon_sm90_backward"
     num_warps: int = 4
     stagger: bool = False
+    part_mbytes: int = 0
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
@@ -47,6 +50,11 @@ _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_N": (64, 128),
     "num_warps": (4,),
     "num_stages": (1, 2, 3),
+    "part_mbytes": (
+        0,
+        16,
+        32,
+    ),  # of the 50 or 60 MB of a Hopper's L2, which K, V, dO and the gradients pass through, too
 }
 
 
@@ -124,9 +132,9 @@ class GluonSm90BackwardFamily(Family):
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         rows = [(128, 2), (64, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2)]
         return tuple(
-            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger)
+            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger, part_mbytes=part)
             for m, s in rows
-            for stagger in (False, True)
+            for stagger, part in ((False, 0), (True, 0), (False, 32))
         )
 
 

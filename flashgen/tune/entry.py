@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flashgen.compiler.toolchain import kernels_hash
 from flashgen.hardware.target import GpuTarget
-from flashgen.outcome import Measurement, Prediction, Proof, Rejected, Toolchain
+from flashgen.outcome import Measurement, Prediction, Proof, Rejected, Resources, Toolchain
 from flashgen.resources.fit import HELD_OUT
 from flashgen.resources.limits import over_limit
 from flashgen.spec import AttentionSpec, Dtype, Workload
@@ -63,23 +63,27 @@ def serve_also(
     Raises:
         FlashgenError: the GPU's process does not start.
     """
+    entries = tuple(entries)
+    twins = [Candidate(replace(entry.spec, dtype=dtype), entry.config) for entry in entries]
+    needs = dict(stages.compile(twins))
     shared: list[TunedEntry] = []
-    for entry in entries:
-        found = _serving(entry, dtype, stages, target)
+    for index, (entry, twin) in enumerate(zip(entries, twins)):
+        found = _serving(entry, twin, needs[index], stages, target)
         if isinstance(found, Rejected):
             return found
         shared.append(found)
     return tuple(shared)
 
 
-def _serving(entry: TunedEntry, dtype: Dtype, stages: Stages, target: GpuTarget) -> TunedEntry | Rejected:
-    twin = Candidate(replace(entry.spec, dtype=dtype), entry.config)
-    ((_, resources),) = stages.compile([twin])
-    if isinstance(resources, Rejected):
-        return resources
-    if (over := over_limit(resources, target)) is not None:
+def _serving(
+    entry: TunedEntry, twin: Candidate, needs: Resources | Rejected, stages: Stages, target: GpuTarget
+) -> TunedEntry | Rejected:
+    """The entry serving the dtype of `twin` too, the same kernels in that dtype, which need `needs`."""
+    if isinstance(needs, Rejected):
+        return needs
+    if (over := over_limit(needs, target)) is not None:
         return over
-    proof = entry.proof
+    dtype, proof = twin.spec.dtype, entry.proof
     if dtype not in proof.dtypes:
         other = stages.prove(twin, thorough=True)
         if isinstance(other, Rejected):

@@ -117,8 +117,15 @@ class Fleet:
     def batch(self, trials: int, jobs: int) -> int:
         """Configs to ask for at once, which `jobs` compilers keep busy with: of `trials` not what others could try, and
         few enough that the sampler sees results before most of them are asked for."""
-        living = sum(held is not None and not self.is_gone(owner) for owner, held in self._members().items())
+        living = self._living()
         return min(2 * jobs, max(2, trials // 4)) if living < 2 else max(1, min(2 * jobs, trials // (2 * living)))
+
+    def ahead(self, jobs: int) -> int:
+        """Queued configs that `jobs` compilers may begin on before they are asked for: none that others may take."""
+        return 2 * jobs if self._living() < 2 else 0
+
+    def _living(self) -> int:
+        return sum(held is not None and not self.is_gone(owner) for owner, held in self._members().items())
 
     def _members(self) -> dict[str, Any]:
         if time.monotonic() - self._looked > self.pace.look_s:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from flashgen.compiler.crosscompile import Unit, compile_many, unit_of
@@ -20,6 +23,7 @@ from flashgen.verify.worker import Job
 
 _Found = TypeVar("_Found")
 _TIMING = "timing"
+_WAITING, _PROVING = "waiting for compilers", "proving"  # what a run's seconds go to, beside timing
 
 
 class MeasuredStages:
@@ -45,9 +49,10 @@ class MeasuredStages:
         self._jobs, self._seed = jobs, seed
         self._worker = worker or gpu_worker(index, target.l2_bytes)
         self._notes: tuple[str, ...] = ()
+        self._spent: defaultdict[str, float] = defaultdict(float)
 
     def compile(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Resources | Rejected]]:
-        return compile_many(candidates, self._target, self._jobs)
+        return self._awaited(compile_many(candidates, self._target, self._jobs))
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
         unit, suite = unit_of(*candidate), FULL if thorough else CANDIDATE
@@ -59,20 +64,45 @@ class MeasuredStages:
             suite=suite.name,
             stop_at_failure=True,
         )
-        return self._unless_known(unit, f"proof {suite.name}", lambda: self._worker.prove(job, self._worker.silence_s))
+        with self._spending(_PROVING):
+            return self._unless_known(
+                unit, f"proof {suite.name}", lambda: self._worker.prove(job, self._worker.silence_s)
+            )
 
     def glance(self, compiled: Compiled, best_us: float) -> Times | Rejected:
         unit = unit_of(*compiled.candidate)
-        return self._unless_known(unit, _TIMING, lambda: self._worker.glance(unit, self._workloads, best_us))
+        with self._spending(_TIMING):
+            return self._unless_known(unit, _TIMING, lambda: self._worker.glance(unit, self._workloads, best_us))
 
     def time(self, finalists: Sequence[Compiled]) -> list[Times | Rejected]:
         units = [unit_of(*finalist.candidate) for finalist in finalists]
         known = [known_bad(self._key(unit, _TIMING)) for unit in units]
-        times = iter(self._timed([unit for unit, bad in zip(units, known) if bad is None]))
+        with self._spending(_TIMING):
+            times = iter(self._timed([unit for unit, bad in zip(units, known) if bad is None]))
         return [bad or next(times) for bad in known]
 
     def notes(self) -> tuple[str, ...]:
-        return self._notes
+        spent = ", ".join(f"{self._spent[what]:.0f} s {what}" for what in (_WAITING, _PROVING, _TIMING))
+        self._spent.clear()
+        return (*self._notes, spent)
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent[what] += time.monotonic() - began
+
+    def _awaited(
+        self, answers: Iterator[tuple[int, Resources | Rejected]]
+    ) -> Iterator[tuple[int, Resources | Rejected]]:
+        while True:
+            with self._spending(_WAITING):
+                answer = next(answers, None)
+            if answer is None:
+                return
+            yield answer
 
     def _timed(self, units: Sequence[Unit]) -> list[Times | Rejected]:
         """Where the process does not survive, each is timed apart to find whose fault it was, and the others again."""

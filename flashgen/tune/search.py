@@ -22,17 +22,22 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 
+_Answers = Iterator[tuple[int, Resources | Rejected]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """When a search stops: after `trials` configs, earlier runs' included, or at `deadline` (time.monotonic seconds).
 
     `batch` configs are in hand at once: one is proven and timed while the others compile. Which are asked for does not
-    depend on how long anything takes.
+    depend on how long anything takes. Compilers begin on `ahead` more that wait in the study's queue, whose turn comes
+    whatever the sampler learns.
     """
 
     trials: int
     deadline: float = math.inf
     batch: int = 1
+    ahead: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +46,7 @@ class _Asked:
 
     trial: Trial
     config: KernelConfig
-    compiling: Iterator[tuple[int, Resources | Rejected]]
+    compiling: _Answers
 
     def answer(self) -> Resources | Rejected:
         ((_, answer),) = self.compiling
@@ -58,8 +63,9 @@ def search(study: Study, stages: Stages, target: GpuTarget, limits: Limits, prog
         OutputError: the storage cannot be written.
     """
     in_hand: deque[_Asked] = deque()
+    compilers = _Compilers(study, stages, limits)
     try:
-        while time.monotonic() < limits.deadline and _ask(in_hand, study, stages, limits):
+        while time.monotonic() < limits.deadline and _ask(in_hand, study, compilers, limits):
             asked = in_hand[0]
             outcome = evaluate(Candidate(study.spec, asked.config), asked.answer(), target, stages, _best_us(study))
             progress.tried(study.spec, study.tell(asked.trial, asked.config, outcome))
@@ -71,11 +77,26 @@ def search(study: Study, stages: Stages, target: GpuTarget, limits: Limits, prog
     return False
 
 
-def _ask(in_hand: deque[_Asked], study: Study, stages: Stages, limits: Limits) -> bool:
+class _Compilers:
+    """Those of a search, which begin on queued configs before these are asked for."""
+
+    def __init__(self, study: Study, stages: Stages, limits: Limits) -> None:
+        self._study, self._stages = study, stages
+        queued = study.queued()[: max(0, min(limits.ahead, limits.trials - study.spent()))]
+        self._begun = {config: self._begin(config) for config in queued}
+
+    def of(self, config: KernelConfig) -> _Answers:
+        return self._begun.pop(config, None) or self._begin(config)
+
+    def _begin(self, config: KernelConfig) -> _Answers:
+        return self._stages.compile([Candidate(self._study.spec, config)])
+
+
+def _ask(in_hand: deque[_Asked], study: Study, compilers: _Compilers, limits: Limits) -> bool:
     """Fills up what is in hand; whether there is anything."""
     while len(in_hand) < limits.batch and study.spent() < limits.trials and (one := study.ask()) is not None:
         trial, config = one
-        in_hand.append(_Asked(trial=trial, config=config, compiling=stages.compile([Candidate(study.spec, config)])))
+        in_hand.append(_Asked(trial=trial, config=config, compiling=compilers.of(config)))
     return bool(in_hand)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,10 @@ class Study:
         for config in dict.fromkeys(configs):
             if config not in known and self.space.find(config.knobs()) is not None:
                 self._enqueue(config)
+
+    def queued(self) -> list[KernelConfig]:
+        """What waits to be asked for, in order."""
+        return list(self._configs_in_order(self._trials("WAITING")))
 
     def ask(self) -> tuple[Trial, KernelConfig] | None:
         """A trial of a config that was not tried before; None when there is none left.
@@ -141,8 +145,10 @@ class Study:
                 return trials  # of one that was just failed it would not be known whether it had ended otherwise
 
     def _configs(self, trials: Iterable[FrozenTrial]) -> set[KernelConfig]:
-        configs = map(self._config_of, trials)
-        return {config for config in configs if config is not None}
+        return set(self._configs_in_order(trials))
+
+    def _configs_in_order(self, trials: Iterable[FrozenTrial]) -> Iterator[KernelConfig]:
+        return (config for config in map(self._config_of, trials) if config is not None)
 
     def _config_of(self, trial: FrozenTrial) -> KernelConfig | None:
         """The config of a trial; that of an enqueued one is known before the trial has its params."""

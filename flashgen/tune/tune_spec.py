@@ -104,8 +104,8 @@ def _search(
     study.enqueue(config for config in setting.known if config.family == family)
     study.enqueue(request.families[family].likely_good(spec, request.target))
     study.enqueue(promising(space.configs, spec, request.target, setting.workloads, _PROMISING))
-    batch = setting.fleet.batch(request.budget, request.jobs)
-    limits = Limits(trials=request.budget, deadline=setting.deadline, batch=batch)
+    batch, ahead = setting.fleet.batch(request.budget, request.jobs), setting.fleet.ahead(request.jobs)
+    limits = Limits(trials=request.budget, deadline=setting.deadline, batch=batch, ahead=ahead)
     interrupted = search_together(study, setting.stages, request.target, limits, setting.progress)
     return study.records(), notes, interrupted
 

@@ -98,8 +98,26 @@ class _Work:
         return Ended.TIMEOUT
 
     def _helps(self, name: str, end: float) -> bool:
-        """Tries a batch of the study's configs; whether there was one to try."""
-        held = stored(name, self.fleet.storage.optuna)
+        """Tries a batch of the study's configs; whether there was one to try. None of a study that is gone: a run with
+        --force deletes those of its name, and makes them again."""
+        try:
+            held = stored(name, self.fleet.storage.optuna)
+        except KeyError:
+            return False
+        try:
+            return self._tries(name, held, end)
+        except KeyError:
+            if self._is_there(name, held):
+                raise
+            return False
+
+    def _is_there(self, name: str, held: Stored) -> bool:
+        try:
+            return stored(name, self.fleet.storage.optuna).id == held.id
+        except KeyError:
+            return False
+
+    def _tries(self, name: str, held: Stored, end: float) -> bool:
         study, stages = self._joined(name, held)
         budget, spent = min(held.budget, len(study.space.configs)), study.spent()
         if spent >= budget:

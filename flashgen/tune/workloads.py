@@ -21,8 +21,8 @@ TRIALS: dict[Preset, int] = {"quick": 40, "medium": 80, "full": 200}
 
 
 def default_workloads(spec: AttentionSpec, preset: Preset) -> tuple[Workload, ...]:
-    """Self-attention over 16384 tokens: in sequences of 4096 (quick), of 1024, 4096 and 16384 (medium), or of each power
-    of two from 512 to 16384, and for those three in groups of four query heads too (full)."""
+    """Self-attention over 16384 tokens: in sequences of 4096 (quick), of 1024, 4096 and 16384 (medium), or of each
+    power of two from 512 to 16384, and for those three in groups of four query heads too (full)."""
     heads = max(1, _HIDDEN // spec.head_dim)
     shared = max(1, heads // _GROUP)
     plain = [_self_attention(seqlen, heads, heads) for seqlen in _SEQLENS[preset]]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -37,7 +38,7 @@ class WorkerProcess:
         self._program, self._first = program, first
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__ closes it
-        self._doing = ""
+        self._doing, self._begun = "", False
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +66,8 @@ class WorkerProcess:
             ) from error
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):  # of a request that it did not live to read
+                    pipe.close()
 
     def ask(self, request: dict[str, Any], silence_s: float) -> dict[str, Any] | Rejected:
         """The reply; what the program rejected, or Rejected as CRASHED, KILLED or TIMEOUT, naming what it was doing.
@@ -75,10 +77,15 @@ class WorkerProcess:
         Raises:
             FlashgenError: the program itself failed, or cannot start.
         """
-        if self._process is None or self._process.poll() is not None:  # one that died unasked is not this request's
+        kept = self._process is not None and self._process.poll() is None
+        if not kept:  # one that died unasked is not this request's
             self.close()
             self._start()
-        return self._exchange(request, silence_s)
+        found = self._exchange(request, silence_s)
+        if kept and not self._begun and self._process is None:  # nor is one that was dying, and never read it
+            self._start()
+            found = self._exchange(request, silence_s)
+        return found
 
     def _start(self) -> None:
         root = str(Path(flashgen.__file__).parents[1])
@@ -114,7 +121,7 @@ class WorkerProcess:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        self._doing = ""
+        self._doing, self._begun = "", False
         self._said()  # what was said before is not about this request
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -145,6 +152,7 @@ class WorkerProcess:
                 buffered += chunk
             line, buffered = buffered.split(b"\n", 1)
             reply: dict[str, Any] = json.loads(line)
+            self._begun = True
             if "doing" not in reply:
                 return reply
             self._doing, deadline = reply["doing"], time.monotonic() + silence_s

@@ -35,8 +35,10 @@ def serve(made: Callable[[Say], Answer]) -> None:
     requests: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:
+        request = requests.get()
+        send({"doing": ""})  # the request is read: how this process ends is its business from here on
         try:
-            reply = answer(json.loads(requests.get()))
+            reply = answer(json.loads(request))
         except Exception as error:  # the process that asked raises it
             reply = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         send(reply)

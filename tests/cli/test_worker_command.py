@@ -102,6 +102,25 @@ def test_it_ends_in_time(cli: Cli, replayed: Replay, tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, f"{SPEC.key}: 2 tried here\n2 configs tried; its time is over\n")
 
 
+def test_a_study_that_another_run_deletes_ends_no_worker(
+    cli: Cli, replayed: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, deleted, search = tmp_path / "study.journal", [], worker.search
+
+    def search_of_what_is_gone(study: Study, *rest: Any) -> bool:
+        with open_storage(path) as storage:
+            storage.optuna.delete_study(storage.optuna.get_study_id_from_name(study.name))
+        deleted.append(study.name)
+        return search(study, *rest)
+
+    monkeypatch.setattr(worker, "search", search_of_what_is_gone)
+    with run_of(path) as study:
+        done = cli("worker", "--storage", path, "--study", "mine", "--gpu", "h200", "--timeout", 2)
+        assert deleted == [study.name]
+    assert done.code == 0
+    assert "its time is over" in done.out
+
+
 @pytest.mark.parametrize(
     ("gpu", "facts", "code", "message"),
     [

@@ -22,11 +22,25 @@ ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted(path.relative_to(templates_dir()).as_posix() for path in templates_dir().rglob("*.jinja"))
 SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
 # m and n say how rows of queries and of keys broadcast, may_mask which blocks hold masked pairs; names are by role;
-# has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32.
-KERNEL_NAMES = {"spec", "config", "name", "names", "tl", "tanh", "m", "n", "may_mask", "has_bias", "sums_dq"}
+# has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32, in_parts whether for
+# parts that share the sum's memory.
+KERNEL_NAMES = {
+    "spec",
+    "config",
+    "name",
+    "names",
+    "tl",
+    "tanh",
+    "m",
+    "n",
+    "may_mask",
+    "has_bias",
+    "sums_dq",
+    "in_parts",
+}
 # What the skeletons in Gluon call their tuples; which blocks of keys a consumer skips, for how many rows,
 # and in whose turn.
-KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns"}
+KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
 MODULE_NAMES = {"module"}
 
 

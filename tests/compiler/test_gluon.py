@@ -27,7 +27,8 @@ BARRIERS = 1024  # bytes, of barriers, alignment and what the warp groups are to
 GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
     ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True}),
-    ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128}),
+    ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128, "fused_scale": True}),
+    ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "own_keys": False}),
     ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
     ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64}),
     ("causal", (192, 128), {"BLOCK_M": 128, "BLOCK_N": 64, "programs_per_sm": 1}),
@@ -47,7 +48,7 @@ BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("causal", (64, 64), {"BLOCK_M": 64, "num_stages": 3}),
     ("window", (64, 64), {"BLOCK_M": 64}),
-    ("full", (64, 64), {"BLOCK_M": 128}),
+    ("full", (64, 64), {"BLOCK_M": 128, "part_mbytes": 32}),
 ]
 
 
@@ -159,7 +160,8 @@ def test_the_sum_of_dq_is_zeroed_and_read_in_16_bytes_a_thread(
 ) -> None:
     held = kernels[len(GOLDENS) + index]
     row_values = {"LDG": 1, "STG": 2}  # lse; delta and lse2
-    for name, narrow in (("_attn_bwd_prepare_sum", row_values), ("_attn_bwd_finish", {})):
+    finish = "_attn_bwd_finish_part" if BACKWARD[index][2].get("part_mbytes") else "_attn_bwd_finish"
+    for name, narrow in (("_attn_bwd_prepare_sum", row_values), (finish, {})):
         resources, cubin = held[name]
         assert resources.spill_bytes == 0
         accesses = re.findall(r"\b(LDG|STG)\.E(\S*)", disassembled(cubin))

@@ -42,8 +42,24 @@ def test_first_guesses_fit_and_are_in_the_space(variant: str, head_dim: int) -> 
         assert sram_bound(spec, config, H200) <= H200.smem_per_block
 
 
+def test_rules_from_before_there_were_parts_take_all_heads_at_once() -> None:
+    knobs = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 2, "stagger": False}
+    config = GLUON_SM90_BACKWARD.config(knobs)
+    assert config.knobs() == knobs | {"part_mbytes": 0}
+    assert config.key == "gluon_sm90_backward:BLOCK_M=64,BLOCK_N=128,num_warps=4,num_stages=2"
+
+
 @pytest.mark.parametrize(
-    "knobs", [{"BLOCK_M": 32}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": True}, {"stagger": 1}]
+    "knobs",
+    [
+        {"BLOCK_M": 32},
+        {"BLOCK_N": 32},
+        {"num_warps": 8},
+        {"num_stages": True},
+        {"stagger": 1},
+        {"part_mbytes": 8},
+        {"part_mbytes": False},
+    ],
 )
 def test_a_wrong_knob_is_named(knobs: dict[str, int]) -> None:
     with pytest.raises(SpecError, match=next(iter(knobs))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -115,16 +116,22 @@ GLUON_KNOBS: dict[str, Any] = {
     "longest_first": True,
     "heads_per_group": 8,
     "ping_pong": True,
+    "own_keys": True,
+    "fused_scale": True,
     "q_stages": 2,
 }
 
 
-def gluon_backward_rows_of(dtypes: tuple[Dtype, ...]) -> tuple[Row, ...]:
-    """A rule in Gluon for each mask."""
+def gluon_backward_rows_of(dtypes: tuple[Dtype, ...], part_mbytes: tuple[int, int, int] = (0, 0, 0)) -> tuple[Row, ...]:
+    """A rule in Gluon for each mask, with these parts."""
     config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
     return tuple(
-        Row(spec=spec_of(variant, dtypes[0], 64, op="backward"), dtypes=dtypes, config=config)
-        for variant in ("full", "causal", "window")
+        Row(
+            spec=spec_of(variant, dtypes[0], 64, op="backward"),
+            dtypes=dtypes,
+            config=replace(config, part_mbytes=mbytes),
+        )
+        for variant, mbytes in zip(("full", "causal", "window"), part_mbytes)
     )
 
 

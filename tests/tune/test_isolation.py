@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,9 @@ def test_every_fault_is_named_and_the_best_sound_candidate_wins(
     ((dead, fallen),) = found.fell
     assert (dead, fallen.gate, fallen.rejected.reason) == (named["dies in the finals"], Gate.TIME, Reason.CRASHED)
     assert "SIGSEGV in the final timing of b1-h2-q48-k48" in fallen.rejected.detail
-    assert stages.notes() == ("device 0 is a CPU",)
+    about_the_gpu, spent = stages.notes()
+    assert about_the_gpu == "device 0 is a CPU"
+    assert re.fullmatch(r"\d+ s waiting for compilers, \d+ s proving, \d+ s timing", spent)
 
     # What took a process along is known, and takes none in the next run; what only fell is tried again.
     before = worker.started

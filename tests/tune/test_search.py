@@ -112,3 +112,22 @@ def test_a_deadline_frees_what_is_in_hand_too(study: Study) -> None:
     stages.us = lambda candidate: time.sleep(0.2) or 1.0  # type: ignore[assignment,return-value]
     search(study, stages, H200, Limits(trials=20, deadline=time.monotonic() + 0.1, batch=4), Silent())
     assert len(study.records()) == study.spent() == 1
+
+
+def test_compilers_begin_on_what_is_queued_before_it_is_asked_for(study: Study) -> None:
+    queued, stages = list(reversed(small_space().configs[:5])), Log()
+    study.enqueue(queued)
+    assert study.queued() == queued
+    assert not search(study, stages, H200, Limits(trials=8, batch=2, ahead=4), Silent())
+    begun = order(stages, "begins")
+    assert [kind for kind, _ in stages.events[:4]] == ["begins"] * 4
+    assert begun[:5] == queued
+    assert len(begun) == len(set(begun)) == 8
+    assert order(stages, "answers") == order(stages, "is proven") == begun
+
+
+def test_no_more_is_compiled_ahead_than_the_budget_has_room_for(study: Study) -> None:
+    study.enqueue(small_space().configs[:5])
+    stages = Log()
+    search(study, stages, H200, Limits(trials=3, batch=1, ahead=16), Silent())
+    assert len(order(stages, "begins")) == 3

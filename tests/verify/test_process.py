@@ -86,6 +86,17 @@ def test_what_died_unasked_is_not_the_next_requests_fault(process: WorkerProcess
     assert do(process, "reply = {'is': 'alive'}") == {"is": "alive"}
 
 
+def test_what_was_dying_unasked_is_not_the_next_requests_fault_either(
+    process: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(old := pid(process), signal.SIGSEGV)
+    while is_there(old):
+        time.sleep(0.01)
+    # Its threads may outlive its first one: then it is not to be waited for yet.
+    monkeypatch.setattr(process._process, "poll", lambda: None)
+    assert do(process, "reply = {'is': 'alive'}") == {"is": "alive"}
+
+
 def test_silence_is_a_timeout_and_words_are_not(process: WorkerProcess) -> None:
     talks = ["for n in range(8): say(f'step {n}'); time.sleep(0.25)", "reply = {'took': 'two seconds'}"]
     assert do(process, *talks, silence_s=1.5) == {"took": "two seconds"}

@@ -263,6 +263,12 @@ def _full(shape: list[Any], value: float, dtype: torch.dtype, layout: Any = None
     return torch.full([int(each) for each in shape], value, dtype=dtype)
 
 
+def _fma(a: Any, b: Any, c: Any) -> torch.Tensor:
+    """Rounded once: the product of two fp32 is exact in fp64."""
+    a, b, c = (torch.as_tensor(each).double() for each in (a, b, c))
+    return (a * b + c).float()
+
+
 gl = SimpleNamespace(
     program_id=lambda axis: torch.tensor(_program().index, dtype=torch.int32),
     num_programs=lambda axis: torch.tensor(_program().count, dtype=torch.int32),
@@ -272,7 +278,9 @@ gl = SimpleNamespace(
     where=lambda condition, a, b: torch.where(condition, torch.as_tensor(a), torch.as_tensor(b)),
     abs=torch.abs,
     exp2=torch.exp2,
-    log2=torch.log2,
+    fma=_fma,
+    ceil=torch.ceil,
+    log2=lambda x: torch.log2(torch.as_tensor(x, dtype=torch.float32)),
     max=lambda x, axis: x.amax(axis),
     sum=lambda x, axis: x.sum(axis),
     arange=lambda start, end, layout=None: torch.arange(int(start), int(end), dtype=torch.int32),

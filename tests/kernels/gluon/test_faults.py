@@ -68,6 +68,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
      "range(end, end)", BLOCKED),
     ("a consumer half of whose rows are past the end sees one block", {"BLOCK_M": 192}, "start_m < seqlen_q,",
      "start_m + 63 < seqlen_q,", ""),
+    ("exponents of huge scores round up", {"fused_scale": True}, ">= 268435456.0", ">= 1e30", ""),
     ("the mask is one key short", {}, "keep = keys <= ", "keep = keys < ", ""),
     ("the mask stops at the last block", {}, "if start_n >= n_full:", "if start_n >= n_full + BLOCK_N:", ""),
     ("a tile that sees nothing loads nothing", {}, "if n_end <= n_begin:", "if n_end < n_begin - 4096:", ""),
