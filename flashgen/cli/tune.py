@@ -15,6 +15,7 @@ from flashgen.errors import NoFeasibleConfig, SpecError
 from flashgen.families import FAMILIES, Family, serving
 from flashgen.spec import OPS, Dtype, Op
 from flashgen.store.directory import PORTABLE
+from flashgen.tune.workloads import TRIALS, Preset
 from flashgen.variants import PLAIN, SOFTCAP, FeatureSet, variants_of
 
 if TYPE_CHECKING:
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from flashgen.spec import AttentionSpec
     from flashgen.store.entry import TunedEntry
     from flashgen.tune.result import TuneResult
-    from flashgen.tune.workloads import Preset
 
 INTERRUPTED = 130
-_SIZES_AND_BUDGET = ("family", "workload", "preset", "trials", "timeout")
-_NOT_FOR_PORTABLE = (*_SIZES_AND_BUDGET, "storage", "study", "force", "workers", "require_gpu")
+_FIXED = ("family", "workload", "preset", "trials", "timeout")
+_NOT_FOR_PORTABLE = (*_FIXED, "storage", "study", "force", "workers", "require_gpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +135,7 @@ class Asked:
 @click.option("--workload", type=options.READABLE_FILE, metavar="FILE", help="YAML file of the sizes to tune on.")
 @click.option(
     "--preset",
-    type=click.Choice(("quick", "medium", "full")),
+    type=click.Choice(tuple(TRIALS)),
     default="quick",
     show_default=True,
     help="Sizes, budget.",
@@ -223,7 +223,7 @@ def _tune_portable(ctx: click.Context, asked: Asked) -> tuple[tuple[TuneResult, 
     for name in _NOT_FOR_PORTABLE:
         if ctx.get_parameter_source(name) not in (click.core.ParameterSource.DEFAULT, None):
             option = name.replace("_", "-")
-            raise click.UsageError(f"--{option} is not for --gpu portable, whose sizes and budget are fixed")
+            raise click.UsageError(f"--{option} is not for --gpu portable, whose kernels, sizes and budget are fixed")
     watch = _watch(asked, PORTABLE, PORTABLE)
     held = asked.held(PORTABLE, present=False)
     with watch:

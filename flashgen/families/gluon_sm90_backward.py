@@ -50,11 +50,8 @@ _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_N": (64, 128),
     "num_warps": (4,),
     "num_stages": (1, 2, 3),
-    "part_mbytes": (
-        0,
-        16,
-        32,
-    ),  # of the 50 or 60 MB of a Hopper's L2, which K, V, dO and the gradients pass through, too
+    # Of the 50 or 60 MB of a Hopper's L2, which K, V, dO and the gradients pass through, too.
+    "part_mbytes": (0, 16, 32),
 }
 
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 from flashgen.compiler.crosscompile import Unit, compile_many, unit_of
 from flashgen.compiler.known_bad import bad_key, known_bad, note_bad
 from flashgen.hardware.target import GpuTarget
-from flashgen.outcome import Proof, Rejected, Resources
+from flashgen.outcome import Proof, Rejected
 from flashgen.spec import Workload
 from flashgen.store.evidence import EvidenceKind
 from flashgen.tune.gpu_worker import GpuWorker, gpu_worker
-from flashgen.tune.stages import Candidate, Compiled, Times
+from flashgen.tune.stages import Answers, Candidate, Compiled, Times
 from flashgen.tune.suite import CANDIDATE
 from flashgen.verify.suites import FULL
 from flashgen.verify.worker import Job
@@ -51,7 +51,7 @@ class MeasuredStages:
         self._notes: tuple[str, ...] = ()
         self._spent: defaultdict[str, float] = defaultdict(float)
 
-    def compile(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Resources | Rejected]]:
+    def compile(self, candidates: Sequence[Candidate]) -> Answers:
         return self._awaited(compile_many(candidates, self._target, self._jobs))
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
@@ -94,9 +94,7 @@ class MeasuredStages:
         finally:
             self._spent[what] += time.monotonic() - began
 
-    def _awaited(
-        self, answers: Iterator[tuple[int, Resources | Rejected]]
-    ) -> Iterator[tuple[int, Resources | Rejected]]:
+    def _awaited(self, answers: Answers) -> Answers:
         while True:
             with self._spending(_WAITING):
                 answer = next(answers, None)

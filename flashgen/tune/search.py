@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,11 @@ from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Rejected, Resources
 from flashgen.tune.evaluate import Evaluated, evaluate
 from flashgen.tune.progress import Progress
-from flashgen.tune.stages import Candidate, Stages
+from flashgen.tune.stages import Answers, Candidate, Stages
 from flashgen.tune.study import Study
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
-
-
-_Answers = Iterator[tuple[int, Resources | Rejected]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +42,7 @@ class _Asked:
 
     trial: Trial
     config: KernelConfig
-    compiling: _Answers
+    compiling: Answers
 
     def answer(self) -> Resources | Rejected:
         ((_, answer),) = self.compiling
@@ -85,10 +81,10 @@ class _Compilers:
         queued = study.queued()[: max(0, min(limits.ahead, limits.trials - study.spent()))]
         self._begun = {config: self._begin(config) for config in queued}
 
-    def of(self, config: KernelConfig) -> _Answers:
+    def of(self, config: KernelConfig) -> Answers:
         return self._begun.pop(config, None) or self._begin(config)
 
-    def _begin(self, config: KernelConfig) -> _Answers:
+    def _begin(self, config: KernelConfig) -> Answers:
         return self._stages.compile([Candidate(self._study.spec, config)])
 
 

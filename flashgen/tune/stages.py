@@ -13,6 +13,7 @@ from flashgen.spec import AttentionSpec
 from flashgen.store.evidence import EvidenceKind
 
 Times = tuple[Measurement | Prediction, ...]
+Answers = Iterator[tuple[int, Resources | Rejected]]  # of compilers, by the candidate's index
 
 
 class Candidate(NamedTuple):
@@ -44,7 +45,7 @@ class Stages(Protocol):
     @property
     def kind(self) -> EvidenceKind: ...
 
-    def compile(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Resources | Rejected]]:
+    def compile(self, candidates: Sequence[Candidate]) -> Answers:
         """(index, answer) of every candidate, in any order. Compilers begin at once, not when answers are asked for."""
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:

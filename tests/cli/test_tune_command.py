@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from flashgen.cli.tune_watch import TuneWatch
+from flashgen.cli.tune_watch import TuneWatch, lines_of
 from flashgen.codegen.rules import Case, rule_sets
 from flashgen.compiler.known_bad import known_bad, note_bad
+from flashgen.families import GluonSm90BackwardConfig
 from flashgen.outcome import Reason, Rejected, Resources
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import OPS
@@ -21,6 +23,7 @@ from flashgen.store.files import read_tuned
 from flashgen.store.record import RuleFile
 from flashgen.tune import run as running
 from flashgen.tune.records import TrialRecord
+from flashgen.tune.result import FunnelCounts, TuneResult
 from flashgen.tune.stages import Candidate
 from tests.cli.conftest import Cli
 from tests.tune.replay import Replay, plain_proof, plain_resources, small_space, spec_of
@@ -390,3 +393,17 @@ def test_families_that_do_not_write_the_pass_are_refused(tune: Cli) -> None:
     done = tune("--family", "tl_backward")
     assert done.code == 2
     assert "none writes forward kernels; next: add one of tl, gluon_sm90" in done.err
+
+
+def test_of_two_best_rules_it_says_which_is_the_deterministic_one() -> None:
+    ordered = usual_entries(64, op="backward")[0]
+    unordered = replace(ordered, config=GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2))
+    counts = FunnelCounts(enumerated=2, fit=2, tried=2, compiled=2, exact=2, timed=2)
+    result = TuneResult(spec=ordered.spec, counts=counts, entries=(unordered, ordered))
+    best = [line for line in lines_of(result, measured=True) if line.startswith("  best")]
+    assert best == [
+        f"  best: {unordered.config.key}",
+        f"  best with deterministic=True: {ordered.config.key}",
+    ]
+    alone = lines_of(replace(result, entries=(ordered,)), measured=True)
+    assert f"  best: {ordered.config.key}" in alone
