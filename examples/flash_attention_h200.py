@@ -4,10 +4,10 @@ Needs torch and triton only.
 
 Computes       attention forward (out, lse) and backward (dq, dk, dv), in bf16, fp16; head_dim 64, 128, 256; no mask,
                causal (bottom-right), sliding window; softcap; MHA, GQA and MQA
-Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 16 forward and 18 backward rules, measured
+Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 15 forward and 18 backward rules, measured
                any other GPU runs the portable rules
-Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (76a6bb0ca2c6), worst
-               error 0.44 of the allowed, bf16, fp16 on the GPU
+Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (3e5bc7e6441f), full
+               (76a6bb0ca2c6), worst error 0.72 of the allowed, bf16, fp16 on the GPU
                nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), full (76a6bb0ca2c6), worst
                error 0.63 of the allowed, bf16, fp16 on the GPU
                portable forward: 46 to 72 probes a rule of suite quick (340e9d076bde), worst error 0.38 of the
@@ -198,7 +198,7 @@ def _gl_await_turn(order, GROUP: tl.constexpr, count):
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper3_persistent_pingpong_q2_fetch(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_fetch(
     Q,
     K,
     V,
@@ -234,7 +234,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -249,6 +249,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
     GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
@@ -273,6 +274,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
         end = gl.where(start_m < seqlen_q, n_blocks, 1)
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
         l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
@@ -291,8 +293,16 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
             keep = keys < seqlen_k
             qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
-        p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_ij) * qk_scale)
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_ij * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+        excess_i = excess
         l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
@@ -309,8 +319,16 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             _gl_release(k_empty, count + i)
             m_ij = gl.maximum(m_i, gl.max(qk, 1))
-            p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
-            alpha = gl.exp2((m_i - m_ij) * qk_scale)
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_ij * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+            excess_i = excess
             l_i = l_i * alpha + gl.sum(p, 1)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -343,7 +361,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_full_hopper3_persistent_pingpong_q2(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -377,19 +395,19 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_q2_fetch,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
                 (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
                 (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
                 (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -399,7 +417,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_q2(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper2_persistent_q2_fetch(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_fetch(
     Q,
     K,
     V,
@@ -435,7 +453,7 @@ def _attn_fwd_full_hopper2_persistent_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper2_persistent_q2_attend(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -449,6 +467,7 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
     GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
@@ -469,10 +488,9 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
         n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
         last_n = (n_blocks - 1) * BLOCK_N
         start_m += 64 * GROUP
-        # For rows past the end one block is enough.
-        end = gl.where(start_m < seqlen_q, n_blocks, 1)
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
         l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
@@ -491,14 +509,22 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
             keep = keys < seqlen_k
             qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
-        p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_ij) * qk_scale)
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_ij * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+        excess_i = excess
         l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
         # -- the other blocks: scores of one, then the output of the one before --
-        for i in range(1, end):
+        for i in range(1, n_blocks):
             start_n = last_n - i * BLOCK_N
             k = _gl_arrived(k_smem, k_full, count + i)
             qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -507,8 +533,16 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             _gl_release(k_empty, count + i)
             m_ij = gl.maximum(m_i, gl.max(qk, 1))
-            p = gl.exp2((qk - m_ij[:, None]) * qk_scale)
-            alpha = gl.exp2((m_i - m_ij) * qk_scale)
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_ij * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+            excess_i = excess
             l_i = l_i * alpha + gl.sum(p, 1)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -517,17 +551,12 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
             weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
         # -- the output of the first block, and the end --
-        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
         acc = warpgroup_mma(weights, v, acc, is_async=True)
         lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
         gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
         acc = warpgroup_mma_wait(0, deps=(acc,))
-        _gl_release(v_empty, count + end - 1)
-        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
-            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
-            _gl_release(k_empty, count + i)
-            _gl_arrived(v_smem, v_full, count + i)
-            _gl_release(v_empty, count + i)
+        _gl_release(v_empty, count + n_blocks - 1)
         # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
         inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
         out = (acc * inverse[:, None]).to(Out.dtype)
@@ -539,7 +568,7 @@ def _attn_fwd_full_hopper2_persistent_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_full_hopper2_persistent_q2(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -572,15 +601,15 @@ def _attn_fwd_full_hopper2_persistent_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_full_hopper2_persistent_q2_fetch,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper2_persistent_q2_attend,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend,
                 (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper2_persistent_q2_attend,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend,
                 (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -858,76 +887,8 @@ def _attn_fwd_full(
     tl.store(o_ptrs, out, mask=offs_m[:, None] < seqlen_q)
 
 
-@triton.jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_tma_longest(
-    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
-    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
-    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
-    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    qk_scale,  # log2(e) times the factor from qk to natural-log scores
-    num_heads,  # Z * nheads_q
-    nheads_q,
-    qhead_per_kvhead,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-    HEADS_PER_GROUP: tl.constexpr,
-):
-    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
-    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
-    tile = tl.program_id(0)
-    m_block, off_zh = _tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
-    off_z = off_zh // nheads_q
-    off_h = off_zh % nheads_q
-    off_hk = off_h // qhead_per_kvhead
-    start_m = m_block * BLOCK_M
-    offs_m = start_m + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)
-
-    q = Q.load([off_z, off_h, start_m, 0]).reshape(BLOCK_M, BLOCK_D)
-
-    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
-    diagonal = seqlen_k - seqlen_q
-    n_end = tl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
-    n_full = tl.maximum(tl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
-
-    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)  # running row maximum, in units of qk
-    l_i = tl.zeros([BLOCK_M], tl.float32)  # running row sum of exp2((qk - m_i) * qk_scale)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    for start_n in tl.range(0, n_end, BLOCK_N):
-        # -- scores: qk [BLOCK_M, BLOCK_N] --
-        k = K.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_D)
-        qk = tl.dot(q, k.T)
-        if start_n >= n_full:
-            keys = (start_n + offs_n)[None, :]
-            keep = keys <= tl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-            qk = tl.where(keep, qk, float("-inf"))
-        # -- online softmax --
-        m_ij = tl.maximum(m_i, tl.max(qk, 1))
-        m_safe = tl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        p = tl.math.exp2((qk - m_safe[:, None]) * qk_scale)
-        alpha = tl.math.exp2((m_i - m_safe) * qk_scale)
-        l_i = l_i * alpha + tl.sum(p, 1)
-        acc = acc * alpha[:, None]
-        # -- output --
-        v = V.load([off_z, off_hk, start_n, 0]).reshape(BLOCK_N, BLOCK_DV)
-        acc = tl.dot(p.to(v.dtype), v, acc)
-        m_i = m_ij
-
-    lse = (m_i * qk_scale + tl.math.log2(l_i)) * LN2
-    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
-    out = (acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]).to(Out.dtype)
-    tl.store(Lse + off_zh.to(tl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
-    Out.store([off_z, off_h, start_m, 0], out.reshape(1, 1, BLOCK_M, BLOCK_DV))
-
-
 @_gluon_jit
-def _attn_fwd_causal_hopper3_longest_pingpong_keys(
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_keys(
     start_m,
     seqlen_q,
     seqlen_k,
@@ -950,7 +911,7 @@ def _attn_fwd_causal_hopper3_longest_pingpong_keys(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper3_longest_pingpong_fetch(
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_fetch(
     Q,
     K,
     V,
@@ -961,36 +922,39 @@ def _attn_fwd_causal_hopper3_longest_pingpong_fetch(
     """The producer: brings each tile's Q, K and V to shared memory."""
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
-    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
     num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    tile, turn, count = gl.program_id(0), 0, 0
-    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
-    off_z = off_zh // nheads_q
-    off_h = off_zh % nheads_q
-    start_m = m_block * BLOCK_M
-    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
-        start_m,
-        seqlen_q,
-        seqlen_k,
-        BLOCK_M,
-        BLOCK_N,
-    )
-    last_n, n_blocks = keys[0], keys[1]
-    off_hk = off_h // qhead_per_kvhead
-    for i in range(n_blocks):
-        start_n = last_n - i * BLOCK_N
-        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
-        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
-            for group in gl.static_range(GROUPS):
-                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
-        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper3_longest_pingpong_attend(
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -1005,7 +969,8 @@ def _attn_fwd_causal_hopper3_longest_pingpong_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
-    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
     BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
@@ -1015,118 +980,113 @@ def _attn_fwd_causal_hopper3_longest_pingpong_attend(
     zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
     offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
     num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    tile, turn, count = gl.program_id(0), 0, 0
-    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
-    off_z = off_zh // nheads_q
-    off_h = off_zh % nheads_q
-    start_m = m_block * BLOCK_M
-    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
-        start_m,
-        seqlen_q,
-        seqlen_k,
-        BLOCK_M,
-        BLOCK_N,
-    )
-    last_n, n_blocks = keys[0], keys[1]
-    start_m += 64 * GROUP
-    diagonal = seqlen_k - seqlen_q
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        start_m += 64 * GROUP
+        diagonal = seqlen_k - seqlen_q
+        _, _, n_full = keys
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
-    # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
-    keys = _attn_fwd_causal_hopper3_longest_pingpong_keys(
-        start_m,
-        seqlen_q,
-        seqlen_k,
-        64,
-        BLOCK_N,
-    )
-    own_last_n, _, n_full = keys
-    first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
-    for i in range(first):
-        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
-        _gl_release(k_empty, count + i)
-        _gl_arrived(v_smem, v_full, count + i)
-        _gl_release(v_empty, count + i)
-        _gl_await_turn(order, GROUP, count - turn + i)
-        _gl_release(order, GROUP + 1)
-
-    # For rows past the end one block is enough.
-    end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
-    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
-    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
-    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
-    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
-
-    # -- the last block, the only one that may reach past the end: its scores only --
-    start_n = last_n - first * BLOCK_N
-    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
-    k = _gl_arrived(k_smem, k_full, count + first)
-    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    qk = warpgroup_mma_wait(0, deps=(qk,))
-    _gl_release(k_empty, count + first)
-    keys = (start_n + offs_n)[None, :]
-    keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-    qk = gl.where(keep, qk, float("-inf"))
-    m_ij = gl.maximum(m_i, gl.max(qk, 1))
-    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-    alpha = gl.exp2((m_i - m_safe) * qk_scale)
-    l_i = l_i * alpha + gl.sum(p, 1)
-    m_i = m_ij
-    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
-
-    # -- the other blocks: scores of one, then the output of the one before --
-    for i in range(first + 1, end):
-        start_n = last_n - i * BLOCK_N
-        k = _gl_arrived(k_smem, k_full, count + i)
-        _gl_await_turn(order, GROUP, count - turn + i - 1)
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count)
         qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        v = _gl_arrived(v_smem, v_full, count + i - 1)
-        acc = warpgroup_mma(weights, v, acc, is_async=True)
-        _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
-        qk = warpgroup_mma_wait(1, deps=(qk,))
-        _gl_release(k_empty, count + i)
-        if start_n >= n_full:
-            keys = (start_n + offs_n)[None, :]
-            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-            qk = gl.where(keep, qk, float("-inf"))
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count)
+        keys = (start_n + offs_n)[None, :]
+        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+        qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
         m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
         l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        _gl_release(v_empty, count + i - 1)
-        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
-    # -- the output of the first block, and the end --
-    v = _gl_arrived(v_smem, v_full, count + end - 1)
-    acc = warpgroup_mma(weights, v, acc, is_async=True)
-    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
-    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    _gl_release(v_empty, count + end - 1)
-    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
-        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
-        _gl_release(k_empty, count + i)
-        _gl_arrived(v_smem, v_full, count + i)
-        _gl_release(v_empty, count + i)
-        _gl_await_turn(order, GROUP, count - turn - 1 + i)
-        _gl_release(order, GROUP + 1)
-    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
-    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
-    out = (acc * inverse[:, None]).to(Out.dtype)
-    q.store(out)  # which has served
-    fence_async_shared()
-    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(1, n_blocks):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            _gl_await_turn(order, GROUP, count - turn + i - 1)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            if start_n >= n_full:
+                keys = (start_n + offs_n)[None, :]
+                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+                qk = gl.where(keep, qk, float("-inf"))
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_safe * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+            excess_i = excess
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + n_blocks - 1)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
     tma.store_wait(0)
-    _gl_release(q_empty, GROUP)
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper3_longest_pingpong(
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -1147,10 +1107,10 @@ def _attn_fwd_causal_hopper3_longest_pingpong(
 ):
     """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
     GROUPS: tl.constexpr = BLOCK_M // 64
-    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
     k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
     v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
-    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
     k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
     v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
     rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
@@ -1160,29 +1120,25 @@ def _attn_fwd_causal_hopper3_longest_pingpong(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_causal_hopper3_longest_pingpong_fetch,
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper3_longest_pingpong_attend,
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_attend,
                 (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper3_longest_pingpong_attend,
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2_attend,
                 (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
-            (
-                _attn_fwd_causal_hopper3_longest_pingpong_attend,
-                (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
-            ),
         ],
-        worker_num_warps=[4, 4, 4],
-        worker_num_regs=[160, 160, 160],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
     )
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
     start_m,
     seqlen_q,
     seqlen_k,
@@ -1205,7 +1161,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch(
     Q,
     K,
     V,
@@ -1228,7 +1184,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch(
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1248,7 +1204,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -1263,6 +1219,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
     GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
@@ -1281,7 +1238,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1293,7 +1250,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
         diagonal = seqlen_k - seqlen_q
 
         # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
-        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1314,6 +1271,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
         end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
         l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
@@ -1332,8 +1290,16 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
         qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
         m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
         l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
@@ -1355,8 +1321,16 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
                 qk = gl.where(keep, qk, float("-inf"))
             m_ij = gl.maximum(m_i, gl.max(qk, 1))
             m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-            p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-            alpha = gl.exp2((m_i - m_safe) * qk_scale)
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_safe * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+            excess_i = excess
             l_i = l_i * alpha + gl.sum(p, 1)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -1389,7 +1363,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -1423,25 +1397,29 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_fetch,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
                 (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2_attend,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
                 (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
+            (
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
+                (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
         ],
-        worker_num_warps=[4, 4],
-        worker_num_regs=[240, 240],
+        worker_num_warps=[4, 4, 4],
+        worker_num_regs=[160, 160, 160],
     )
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
     start_m,
     seqlen_q,
     seqlen_k,
@@ -1464,7 +1442,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_q2_fetch(
+def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_fetch(
     Q,
     K,
     V,
@@ -1483,11 +1461,10 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_fetch(
     for turn in range(_gl_turns(num_heads * num_m_blocks)):
         tile = _gl_tile(turn)
         m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+        keys = _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1507,7 +1484,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
+def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -1521,6 +1498,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
     GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
@@ -1535,11 +1513,10 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
     for turn in range(_gl_turns(num_heads * num_m_blocks)):
         tile = _gl_tile(turn)
         m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
+        keys = _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1549,53 +1526,44 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
         last_n, n_blocks = keys[0], keys[1]
         start_m += 64 * GROUP
         diagonal = seqlen_k - seqlen_q
-
-        # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
-        keys = _attn_fwd_causal_hopper2_persistent_longest_q2_keys(
-            start_m,
-            seqlen_q,
-            seqlen_k,
-            64,
-            BLOCK_N,
-        )
-        own_last_n, _, n_full = keys
-        first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
-        for i in range(first):
-            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
-            _gl_release(k_empty, count + i)
-            _gl_arrived(v_smem, v_full, count + i)
-            _gl_release(v_empty, count + i)
-
-        # For rows past the end one block is enough.
-        end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+        _, _, n_full = keys
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
         l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
         # -- the last block, the only one that may reach past the end: its scores only --
-        start_n = last_n - first * BLOCK_N
+        start_n = last_n
         q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
-        k = _gl_arrived(k_smem, k_full, count + first)
+        k = _gl_arrived(k_smem, k_full, count)
         qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
         if turn > 0:  # the last tile's output has left by way of its Q's memory
             tma.store_wait(0)
             _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
         qk = warpgroup_mma_wait(0, deps=(qk,))
-        _gl_release(k_empty, count + first)
+        _gl_release(k_empty, count)
         keys = (start_n + offs_n)[None, :]
         keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
         qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
         m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
         l_i = l_i * alpha + gl.sum(p, 1)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
         # -- the other blocks: scores of one, then the output of the one before --
-        for i in range(first + 1, end):
+        for i in range(1, n_blocks):
             start_n = last_n - i * BLOCK_N
             k = _gl_arrived(k_smem, k_full, count + i)
             qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -1609,8 +1577,16 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
                 qk = gl.where(keep, qk, float("-inf"))
             m_ij = gl.maximum(m_i, gl.max(qk, 1))
             m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-            p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-            alpha = gl.exp2((m_i - m_safe) * qk_scale)
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_safe * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+            excess_i = excess
             l_i = l_i * alpha + gl.sum(p, 1)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -1619,17 +1595,12 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
             weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
         # -- the output of the first block, and the end --
-        v = _gl_arrived(v_smem, v_full, count + end - 1)
+        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
         acc = warpgroup_mma(weights, v, acc, is_async=True)
         lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
         gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
         acc = warpgroup_mma_wait(0, deps=(acc,))
-        _gl_release(v_empty, count + end - 1)
-        for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
-            _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
-            _gl_release(k_empty, count + i)
-            _gl_arrived(v_smem, v_full, count + i)
-            _gl_release(v_empty, count + i)
+        _gl_release(v_empty, count + n_blocks - 1)
         # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
         inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
         out = (acc * inverse[:, None]).to(Out.dtype)
@@ -1641,7 +1612,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper2_persistent_longest_q2(
+def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -1674,15 +1645,261 @@ def _attn_fwd_causal_hopper2_persistent_longest_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_causal_hopper2_persistent_longest_q2_fetch,
+                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_persistent_longest_q2_attend,
+                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend,
                 (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_persistent_longest_q2_attend,
+                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        start_m += 64 * GROUP
+        diagonal = seqlen_k - seqlen_q
+        _, _, n_full = keys
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count)
+        keys = (start_n + offs_n)[None, :]
+        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+        qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
+        l_i = l_i * alpha + gl.sum(p, 1)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(1, n_blocks):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            if start_n >= n_full:
+                keys = (start_n + offs_n)[None, :]
+                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+                qk = gl.where(keep, qk, float("-inf"))
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_safe * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+            excess_i = excess
+            l_i = l_i * alpha + gl.sum(p, 1)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + n_blocks - 1)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend,
                 (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -7124,7 +7341,7 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_full_hopper3_persistent_pingpong_q2,
+            _attn_fwd_full_hopper3_persistent_pingpong_fused_q2,
             BLOCK_M=192,
             BLOCK_N=128,
             num_warps=4,
@@ -7139,24 +7356,15 @@ NVIDIA_H200 = (
         head_dim=64,
         head_dim_v=64,
         variant="causal",
-        max_seqlen_k=1448,
-        config=Config(_attn_fwd_causal_tma_longest, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3, tma=True),
-    ),
-    Rule(
-        op="forward",
-        dtypes=(torch.bfloat16, torch.float16),
-        head_dim=64,
-        head_dim_v=64,
-        variant="causal",
-        max_seqlen_k=5792,
-        config=Config(
-            _attn_fwd_causal_tma_longest,
-            BLOCK_M=64,
+        max_seqlen_k=2048,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2,
+            BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             heads_per_group=8,
-            tma=True,
+            programs_per_sm=1,
         ),
     ),
     Rule(
@@ -7167,12 +7375,13 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_causal_hopper3_longest_pingpong,
+            _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2,
             BLOCK_M=192,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             heads_per_group=8,
+            programs_per_sm=1,
         ),
     ),
     Rule(
@@ -7233,7 +7442,7 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_full_hopper2_persistent_q2,
+            _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
@@ -7250,7 +7459,7 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=2048,
         config=HopperConfig(
-            _attn_fwd_causal_hopper2_persistent_longest_pingpong_q2,
+            _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
@@ -7267,7 +7476,7 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_causal_hopper2_persistent_longest_q2,
+            _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
