@@ -185,12 +185,14 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 def _tune_gpu(asked: Asked) -> tuple[tuple[TuneResult, ...], TuneWatch]:
     from flashgen.cli.local_workers import local_workers, other_gpus
     from flashgen.codegen.device_names import short_name
+    from flashgen.compiler.crosscompile import start_compilers
     from flashgen.hardware.resolve import resolve
     from flashgen.store.strict_yaml import load_workloads
     from flashgen.tune.request import TuneRequest
     from flashgen.tune.run import tune
 
     workloads = load_workloads(asked.workload) if asked.workload else ()
+    start_compilers()  # they import torch while this process does, to look for the GPU
     resolution = resolve(asked.gpu, asked.require_gpu)
     slug = resolution.target.slug
     watch = _watch(asked, slug, short_name(slug), resolution)

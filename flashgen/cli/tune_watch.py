@@ -147,10 +147,9 @@ def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
         ("fit", counts.fit),
         ("tried", counts.tried),
         ("compiled", counts.compiled),
+        ("timed" if measured else "predicted", counts.timed),
+        ("exact", counts.exact),
     ]
-    # What is predicted to win is proven last, as nothing takes longer than the interpreter.
-    last = [("exact", counts.exact), ("timed", counts.timed)]
-    stages += last if measured else [("predicted", counts.timed), ("exact", counts.exact)]
     funnel = " > ".join(f"{number} {stage}" for stage, number in stages)
     lines = [f"{result.spec.key}{origin}", f"  {funnel} > {len(result.entries)} best"]
     fell = ", ".join(f"{number} {reason}" for reason, number in result.reasons.items())

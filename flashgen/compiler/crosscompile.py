@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
+from multiprocessing.forkserver import ensure_running
 from types import ModuleType
 from typing import Any
 
@@ -131,19 +133,42 @@ def _compile_in_time(unit: Unit, target: GpuTarget, longest_s: int) -> Resources
         signal.alarm(0)
 
 
+def start_compilers() -> None:
+    """Begins to import what compilers need, and returns at once. They begin by themselves when there is work, but then
+    the first answer is seconds later."""
+    _context()
+    ensure_running()
+
+
 @lru_cache(maxsize=1)
 def _pool(jobs: int) -> ProcessPoolExecutor:
-    """The compiler processes, kept for the next batch: each takes seconds to import torch and triton."""
-    return ProcessPoolExecutor(jobs, get_context("spawn"), _prepare)
+    """The compiler processes, kept for the next batch."""
+    return ProcessPoolExecutor(jobs, _context(), _prepare, (_environment(),))
 
 
-def _prepare() -> None:
-    """In a fresh process, before triton is imported: under its interpreter nothing compiles.
+def _environment() -> dict[str, str]:
+    """This process's, but for Triton's interpreter, under which nothing compiles."""
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
+def _context() -> BaseContext:
+    """Processes are forked from one that has imported torch and triton and done nothing else: dozens that each import
+    them take longer than their kernels do."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["flashgen.compiler.imported"])
+    return context
+
+
+def _prepare(environment: dict[str, str]) -> None:
+    """In a fresh process, which gets the `environment` of the one that asks.
 
     The compiler writes whole programs to stderr when it refuses one; its exception says what matters. Ctrl-C is for the
     process that asked. What launches and times kernels meanwhile comes first.
     """
-    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ.clear()
+    os.environ.update(environment)
+    import flashgen.compiler.imported  # noqa: F401 - if the process that this was forked from could not
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from flashgen.config import KernelConfig
 from flashgen.outcome import Measurement, Prediction
 from flashgen.tune.stages import Compiled, Times, geometric_mean, score_us
 
 # Medians of one interleaved run are sharper than a repetition of the run: clocks and placement in memory change.
 RESOLUTION = 0.005
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incumbents:
+    """What users have now. No rule may be slower than `safe`, which they get without tuning. Of equals, those stay that
+    a file's rules hold (`held`): it changes where the times say so, and not because two runs fell to either side of
+    the resolution."""
+
+    safe: KernelConfig | None = None
+    held: frozenset[KernelConfig] = frozenset()
+
+    def __contains__(self, config: KernelConfig) -> bool:
+        return config == self.safe or config in self.held
+
+
+NOBODY = Incumbents()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,15 +65,16 @@ class Choice:
     tied: tuple[Timed, ...]
 
 
-def choose(finalists: Sequence[Timed], resolution: float = RESOLUTION) -> Choice:
-    """The preferred one of the finalists (at least one) whose times cannot be told apart from the best's.
+def choose(finalists: Sequence[Timed], held: Collection[KernelConfig] = (), resolution: float = RESOLUTION) -> Choice:
+    """The preferred one of the finalists (at least one) whose times cannot be told apart from the best's: one that is
+    `held`, if any.
 
     They can be told apart when their intervals do not touch and are further than `resolution` from each other.
     """
     best = min(finalists, key=lambda one: (one.us, one.preference))
     reach = max(best.interval_us[1], best.us) * (1 + resolution)
     tied = [one for one in finalists if one.interval_us[0] <= reach]
-    winner = min(tied, key=lambda one: one.preference)
+    winner = min(tied, key=lambda one: (one.compiled.config not in held, one.preference))
     return Choice(winner=winner, tied=tuple(one for one in tied if one is not winner))
 
 

@@ -19,7 +19,7 @@ from flashgen.tune.result import TuneResult, count, rejections
 from flashgen.tune.settle import Settled, settle
 from flashgen.tune.space import Space
 from flashgen.tune.stages import Candidate
-from flashgen.tune.tune_spec import Lent, Setting, safe_config
+from flashgen.tune.tune_spec import Lent, Setting, incumbents
 
 _MAX_TRIED = 8  # beside the configs of the base's rules
 
@@ -37,11 +37,11 @@ def derive_spec(spec: AttentionSpec, base: AttentionSpec, lent: Lent, setting: S
         standing = list(islice(_working(spec, waiting, records, setting), len(lent.winners)))
         if not standing:
             break
-        settled = settle(standing, setting.stages, setting.workloads, safe_config(spec, setting.request))
+        settled = settle(standing, setting.stages, setting.workloads, incumbents(spec, setting.request))
         for config, fallen in settled.fell:
             records[config] = replace(records[config], outcome=fallen)
     found = tuple(records.values())
-    counts = count(spaces, found, None if setting.stages.kind == "measured" else len(settled.winners))
+    counts = count(spaces, found, settled.proven)
     return TuneResult(
         spec=spec,
         entries=entries_of(settled.rules, counts.timed, setting.stages.kind, setting.toolchain),

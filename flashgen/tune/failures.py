@@ -35,7 +35,7 @@ def explain(
     rejected = rejections(spaces, records)
     lines = [
         f"no config of {spec.key} works on {target.slug}: {counts.enumerated} enumerated, {counts.fit} may fit, "
-        f"{counts.tried} tried, {counts.compiled} compiled, {counts.exact} exact, {counts.timed} timed"
+        f"{counts.tried} tried, {counts.compiled} compiled, {counts.timed} timed, {counts.exact} exact"
     ]
     lines += _by_reason(rejected)
     if needs := _shared_bytes(spec, target, spaces, records):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from flashgen.compiler.crosscompile import Unit, compile_many, unit_of
+from flashgen.compiler.crosscompile import Unit, compile_many, start_compilers, unit_of
 from flashgen.compiler.known_bad import bad_key, known_bad, note_bad
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Rejected
@@ -48,13 +48,25 @@ class MeasuredStages:
         self._target, self._workloads = target, workloads
         self._jobs, self._seed = jobs, seed
         self._worker = worker or gpu_worker(index, target.l2_bytes)
+        self._worker.start()  # it and the compilers import torch at the same time
+        start_compilers()
         self._notes: tuple[str, ...] = ()
         self._spent: defaultdict[str, float] = defaultdict(float)
+        self._proofs: dict[tuple[Candidate, bool], Proof] = {}
 
     def compile(self, candidates: Sequence[Candidate]) -> Answers:
         return self._awaited(compile_many(candidates, self._target, self._jobs))
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
+        """Once: the same seed would show the same again."""
+        if (known := self._proofs.get((candidate, thorough))) is not None:
+            return known
+        found = self._prove(candidate, thorough)
+        if isinstance(found, Proof):
+            self._proofs[candidate, thorough] = found
+        return found
+
+    def _prove(self, candidate: Candidate, thorough: bool) -> Proof | Rejected:
         unit, suite = unit_of(*candidate), FULL if thorough else CANDIDATE
         job = Job(
             source=unit.source,

@@ -22,10 +22,10 @@ class TrialRecord:
 
 
 def encode(outcome: Evaluated | Fallen) -> dict[str, Any]:
-    """Plain data for JSON. A proof is not kept: what comes out of a file is proven again before it may win."""
+    """Plain data for JSON. No proof is kept: what comes out of a file is proven again before it may win."""
     if isinstance(outcome, Evaluated):
         times = [asdict(time) for time in outcome.times]
-        return {"resources": asdict(outcome.compiled.resources), "times": times}
+        return {"resources": asdict(outcome.compiled.resources), "times": times, "proven": outcome.proven}
     resources = None if outcome.resources is None else asdict(outcome.resources)
     rejected = outcome.rejected
     return {"gate": outcome.gate, "reason": rejected.reason, "detail": rejected.detail, "resources": resources}
@@ -39,7 +39,8 @@ def decode(spec: AttentionSpec, config: KernelConfig, held: dict[str, Any]) -> E
         return Fallen(gate=Gate(held["gate"]), rejected=rejected, resources=resources)
     assert resources is not None
     compiled = Compiled(candidate=Candidate(spec, config), resources=resources)
-    return Evaluated(compiled=compiled, times=tuple(_time(time) for time in held["times"]))
+    times = tuple(_time(time) for time in held["times"])
+    return Evaluated(compiled=compiled, times=times, proven=held["proven"])
 
 
 def _time(held: dict[str, Any]) -> Measurement | Prediction:

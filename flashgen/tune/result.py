@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flashgen.config import KernelConfig
@@ -19,17 +19,17 @@ from flashgen.tune.space import Space
 class FunnelCounts:
     """How many configs reached each stage; those that did not are among the rejected.
 
-    `tried` of those that `fit` were compiled. When measured, each stage is a part of the one before:
-    enumerated >= fit >= tried >= compiled >= exact >= timed. When predicted, `timed` counts predictions, and `exact`
-    the few that were proven because they would win.
+    `tried` of those that `fit` were compiled. Each stage is a part of the one before: enumerated >= fit >= tried >=
+    compiled >= timed >= exact. When predicted, `timed` counts predictions. `exact` are those that were proven because
+    they might win: when predicted, because they would.
     """
 
     enumerated: int
     fit: int
     tried: int
     compiled: int
-    exact: int
     timed: int
+    exact: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,15 +63,18 @@ def rejections(spaces: Iterable[Space], records: Iterable[TrialRecord]) -> tuple
     return (*by_bound, *tried)
 
 
-def count(spaces: Sequence[Space], records: Sequence[TrialRecord], proven: int | None) -> FunnelCounts:
-    """The counts over `spaces`; `proven` is how many were shown exact if that came last, else None."""
+def count(
+    spaces: Sequence[Space], records: Sequence[TrialRecord], proven: Collection[KernelConfig] = ()
+) -> FunnelCounts:
+    """The counts over `spaces`; `proven` are the configs that were shown to be exact in the end."""
     fell = Counter(None if isinstance(record.outcome, Evaluated) else record.outcome.gate for record in records)
+    standing = [(record.config, record.outcome) for record in records if isinstance(record.outcome, Evaluated)]
     compiled = len(records) - fell[Gate.COMPILE]
     return FunnelCounts(
         enumerated=sum(space.enumerated for space in spaces),
         fit=sum(len(space.configs) for space in spaces),
         tried=len(records),
         compiled=compiled,
-        exact=compiled - fell[Gate.PROVE] if proven is None else proven,
-        timed=fell[None] if proven is None else fell[None] + fell[Gate.PROVE],
+        timed=compiled - fell[Gate.TIME],
+        exact=sum(outcome.proven or config in proven for config, outcome in standing),
     )

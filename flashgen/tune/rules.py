@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from flashgen.config import KernelConfig
 from flashgen.outcome import Measurement, Prediction
 from flashgen.spec import Workload
 from flashgen.store.entry import WorkloadRange
-from flashgen.tune.choose import RESOLUTION, Choice, Timed, choose, interval_us
+from flashgen.tune.choose import NOBODY, RESOLUTION, Choice, Incumbents, Timed, choose, interval_us
 from flashgen.tune.stages import typical_us
 
 # What a rule may give away on a workload. Two runs can differ by RESOLUTION in each of the two times that a regret is
@@ -50,23 +49,26 @@ class Rule:
 
 
 def fit_rules(
-    finalists: Sequence[Timed], workloads: Sequence[Workload], safe: KernelConfig | None = None, error: float = 0.0
+    finalists: Sequence[Timed],
+    workloads: Sequence[Workload],
+    incumbents: Incumbents = NOBODY,
+    error: float = 0.0,
 ) -> tuple[Rule, ...]:
     """The fewest rules, by length, with no config that is clearly more than MARGIN slower than the best finalist on a
     workload of its range; of equally many, those with the least `excess`, then the shortest ranges first.
 
     Clearly: by the ends of both intervals that speak for the config. Nor is a config clearly slower, by more than
-    RESOLUTION, than `safe` if that is a finalist. Workloads of one length stay together, and where no config is within
-    the margin on all of them, the least that any gives away is. Of the configs that may have a range the tie rule takes
-    one. Every length has a rule: the boundary between two that were timed is their geometric mean, so that a length has
-    the rule of the timed one that is nearer to it by ratio.
+    RESOLUTION, than the safe one if that is a finalist. Workloads of one length stay together, and where no config is
+    within the margin on all of them, the least that any gives away is. Of the configs that may have a range the tie
+    rule takes one. Every length has a rule: the boundary between two that were timed is their geometric mean, so that
+    a length has the rule of the timed one that is nearer to it by ratio.
 
     Times that are only predicted may be off by `error`: then that is the margin, and a range that the safe config may
     have has it, unless the times say that another is faster by more than that.
 
     There must be a finalist and a workload.
     """
-    board = _Board(tuple(finalists), tuple(workloads), safe, error)
+    board = _Board(tuple(finalists), tuple(workloads), incumbents, error)
     fits: list[tuple[Rule, ...]] = [()]  # the best ones for the shortest 0, 1, 2 ... lengths
     for end in range(1, len(board.lengths) + 1):
         longer = (fits[start] + (rule,) for start in range(end) if (rule := board.rule(start, end)) is not None)
@@ -90,7 +92,7 @@ class _Board:
 
     finalists: tuple[Timed, ...]
     workloads: tuple[Workload, ...]
-    safe: KernelConfig | None
+    incumbents: Incumbents
     error: float
 
     def rule(self, start: int, end: int) -> Rule | None:
@@ -109,12 +111,15 @@ class _Board:
         )
 
     def _choice(self, allowed: list[Timed]) -> Choice:
-        choice = choose(allowed)
+        choice = choose(allowed, self.incumbents.held)
         near = [one for one in allowed if one.us <= choice.winner.us * (1 + self.error)]
-        safe = next((one for one in near if one.compiled.config == self.safe), None)
+        safe = self._safe(near)
         if safe is None or not self.error:
             return choice
         return Choice(winner=safe, tied=tuple(one for one in near if one is not safe))
+
+    def _safe(self, among: Iterable[Timed]) -> Timed | None:
+        return next((one for one in among if one.compiled.config == self.incumbents.safe), None)
 
     @cached_property
     def lengths(self) -> dict[int, tuple[int, ...]]:
@@ -131,7 +136,7 @@ class _Board:
         return [self._allowed(positions) for positions in self.lengths.values()]
 
     def _allowed(self, positions: tuple[int, ...]) -> list[bool]:
-        safe = next((one for one in self.finalists if one.compiled.config == self.safe), None)
+        safe = self._safe(self.finalists)
         sound = [
             safe is None or all(_behind(one.times[p], safe.times[p]) <= RESOLUTION for p in positions)
             for one in self.finalists

@@ -171,4 +171,4 @@ def _bases(job: Job) -> Sequence[AttentionSpec]:
 
 def _nothing(spec: AttentionSpec) -> TuneResult:
     """The result of a spec that was interrupted before anything was chosen."""
-    return TuneResult(spec=spec, counts=count([], [], None), interrupted=True, failure=f"{spec.key}: interrupted")
+    return TuneResult(spec=spec, counts=count([], []), interrupted=True, failure=f"{spec.key}: interrupted")

@@ -13,14 +13,13 @@ from flashgen.outcome import Proof, Rejected
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import Workload
 from flashgen.store.evidence import EvidenceKind
-from flashgen.tune.choose import Timed
-from flashgen.tune.evaluate import Evaluated, Fallen, Gate, usable
+from flashgen.tune.choose import NOBODY, Incumbents, Timed
+from flashgen.tune.evaluate import NEAR, Evaluated, Fallen, Gate, usable
 from flashgen.tune.rules import Rule, fit_rules, lengths_of
 from flashgen.tune.stages import Compiled, Stages, score_us
 
 _MAX_FINALISTS = 8  # of those that must be timed; one more for every further length
 _MAX_PROOFS = 8  # that may fail: when so many of the best do, it is not the configs that are wrong
-_NEAR = 1.1  # over the best of the search: a short timing is no further off than that
 
 
 class ProvenRule(NamedTuple):
@@ -35,10 +34,11 @@ class Settled:
     """The rules by length (none where nobody is left), and what became of the other candidates.
 
     `others` are the finalists that no rule names, by time. `fell` holds those that the search let through and the
-    finals rejected.
+    finals rejected, `proven` the configs that were shown to be exact here.
     """
 
     rules: tuple[ProvenRule, ...] = ()
+    proven: frozenset[KernelConfig] = frozenset()
     others: tuple[Compiled, ...] = ()
     fell: tuple[tuple[KernelConfig, Fallen], ...] = ()
 
@@ -49,7 +49,10 @@ class Settled:
 
 
 def settle(
-    evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], safe: KernelConfig | None = None
+    evaluated: Iterable[Evaluated],
+    stages: Stages,
+    workloads: Sequence[Workload],
+    incumbents: Incumbents = NOBODY,
 ) -> Settled:
     """The rules of the best candidates; where these are unordered, those of the others beside them, for determinism.
 
@@ -57,13 +60,17 @@ def settle(
         FlashgenError: the GPU's process does not start.
     """
     evaluated = tuple(evaluated)
-    settled = _settle(evaluated, stages, workloads, safe)
+    settled = _settle(evaluated, stages, workloads, incumbents)
     if not any(_is_unordered(config) for config in settled.winners):
         return settled
-    ordered = _settle([one for one in evaluated if not _is_unordered(one.compiled.config)], stages, workloads, safe)
-    fell = dict(settled.fell) | dict(ordered.fell)
-    others = tuple(one for one in settled.others if one.config not in ordered.winners)
-    return replace(settled, rules=settled.rules + ordered.rules, others=others, fell=tuple(fell.items()))
+    in_order = [one for one in evaluated if not _is_unordered(one.compiled.config)]
+    ordered = _settle(in_order, stages, workloads, incumbents)
+    return Settled(
+        rules=settled.rules + ordered.rules,
+        proven=settled.proven | ordered.proven,
+        others=tuple(one for one in settled.others if one.config not in ordered.winners),
+        fell=tuple((dict(settled.fell) | dict(ordered.fell)).items()),
+    )
 
 
 def _is_unordered(config: KernelConfig) -> bool:
@@ -71,12 +78,11 @@ def _is_unordered(config: KernelConfig) -> bool:
 
 
 def _settle(
-    evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], safe: KernelConfig | None
+    evaluated: Iterable[Evaluated], stages: Stages, workloads: Sequence[Workload], incumbents: Incumbents
 ) -> Settled:
     """Times the best candidates together, fits rules and proves their configs; where one fails, the others' rules.
 
-    `safe` is the config that no rule may be slower than, if it is among the finalists. After a few thorough proofs that
-    fail nothing is chosen: what they have in common is the kernel's text.
+    After a few thorough proofs that fail nothing is chosen: what they have in common is the kernel's text.
 
     Raises:
         FlashgenError: the GPU's process does not start.
@@ -85,13 +91,19 @@ def _settle(
     waiting = sorted(evaluated, key=lambda one: (one.us, one.compiled.config.key))
     fell: list[tuple[KernelConfig, Fallen]] = []
     proofs: dict[KernelConfig, Proof] = {}
+    proven: set[KernelConfig] = set()
     while waiting and failed < _MAX_PROOFS:
-        finalists, waiting = _finalists(waiting, workloads, safe, limited=stages.kind == "measured")
-        standing = _timed(_proven(finalists, stages, fell), stages, fell)
+        finalists, waiting = _finalists(waiting, workloads, incumbents, limited=stages.kind == "measured")
+        exact = [one.compiled for one in finalists]
+        if stages.kind == "measured":
+            exact = _exact(exact, stages, fell)
+            proven.update(one.config for one in exact)
+        standing = _timed(exact, stages, fell)
         while standing and failed < _MAX_PROOFS:
-            rules = fit_rules(standing, workloads, safe, _error(stages.kind))
+            rules = fit_rules(standing, workloads, incumbents, _error(stages.kind))
             if (failure := _prove(rules, proofs, stages)) is None:
-                return _settled(rules, proofs, standing, waiting, fell)
+                settled = _settled(rules, proofs, standing, waiting)
+                return replace(settled, proven=frozenset(proven | proofs.keys()), fell=tuple(fell))
             failed += 1
             loser, why = failure
             _drop(loser, Gate.PROVE, why, fell)
@@ -109,14 +121,12 @@ def _settled(
     proofs: dict[KernelConfig, Proof],
     standing: Sequence[Timed],
     waiting: Sequence[Evaluated],
-    fell: Sequence[tuple[KernelConfig, Fallen]],
 ) -> Settled:
     named = [rule.winner.compiled for rule in rules]
     beaten = [one.compiled for one in sorted(standing, key=lambda one: one.us) if one.compiled not in named]
     return Settled(
         rules=tuple(ProvenRule(rule, proofs[rule.winner.compiled.config]) for rule in rules),
         others=(*beaten, *(one.compiled for one in waiting)),
-        fell=tuple(fell),
     )
 
 
@@ -135,16 +145,16 @@ def _prove(
 
 
 def _finalists(
-    ranked: Sequence[Evaluated], workloads: Sequence[Workload], safe: KernelConfig | None, *, limited: bool
+    ranked: Sequence[Evaluated], workloads: Sequence[Workload], incumbents: Incumbents, *, limited: bool
 ) -> tuple[list[Evaluated], list[Evaluated]]:
-    """(those that may still be the best, over all workloads or at one length, the safe one first; the others).
+    """(those that may still be the best, over all workloads or at one length, the incumbents first; the others).
 
     Where they are `limited`, the best of every order come before the second ones.
     """
     lengths = lengths_of(workloads)
     orders = [_near(ranked, positions) for positions in (range(len(workloads)), *lengths.values())]
     near = dict.fromkeys(index for index in chain.from_iterable(zip_longest(*orders)) if index is not None)
-    first = sorted(near, key=lambda index: ranked[index].compiled.config != safe)
+    first = sorted(near, key=lambda index: ranked[index].compiled.config not in incumbents)
     taken = first[: _MAX_FINALISTS + len(lengths) - 1] if limited else first
     return [ranked[index] for index in taken], [one for index, one in enumerate(ranked) if index not in taken]
 
@@ -152,19 +162,18 @@ def _finalists(
 def _near(ranked: Sequence[Evaluated], workloads: Sequence[int]) -> list[int]:
     """The candidates that are not clearly slower than the best on some of the workloads, by time there."""
     us = [score_us(tuple(one.times[position] for position in workloads)) for one in ranked]
-    return [index for index in sorted(range(len(us)), key=us.__getitem__) if us[index] <= _NEAR * min(us)]
+    return [index for index in sorted(range(len(us)), key=us.__getitem__) if us[index] <= NEAR * min(us)]
 
 
-def _proven(finalists: Sequence[Evaluated], stages: Stages, fell: list[tuple[KernelConfig, Fallen]]) -> list[Compiled]:
-    """Of the finalists, those that may be timed: where kernels run, none that this process has not seen to be exact."""
+def _exact(compiled: Sequence[Compiled], stages: Stages, fell: list[tuple[KernelConfig, Fallen]]) -> list[Compiled]:
+    """Those that this process sees to be exact, now or in the search before."""
     kept = []
-    for one in finalists:
-        proof = one.proof
-        found = proof if proof is not None or stages.kind != "measured" else stages.prove(one.compiled.candidate)
+    for one in compiled:
+        found = stages.prove(one.candidate)
         if isinstance(found, Rejected):
-            _drop(one.compiled, Gate.PROVE, found, fell)
+            _drop(one, Gate.PROVE, found, fell)
         else:
-            kept.append(one.compiled)
+            kept.append(one)
     return kept
 
 

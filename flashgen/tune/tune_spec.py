@@ -11,11 +11,13 @@ from flashgen.families import serving
 from flashgen.outcome import Toolchain
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.entry import WorkloadRange
+from flashgen.tune.choose import Incumbents
 from flashgen.tune.entry import entries_of
 from flashgen.tune.evaluate import Evaluated
 from flashgen.tune.failures import explain, unsupported
 from flashgen.tune.fleet import Fleet
 from flashgen.tune.identity import Identity, open_study
+from flashgen.tune.plan import twin_of
 from flashgen.tune.predicted import promising
 from flashgen.tune.progress import Progress
 from flashgen.tune.records import TrialRecord
@@ -72,7 +74,7 @@ def search_spec(spec: AttentionSpec, setting: Setting) -> Outcome:
     """
     target = setting.request.target
     if (refusal := unsupported(spec, target, setting.request.families)) is not None:
-        return Outcome(result=TuneResult(spec=spec, counts=count([], [], None), failure=refusal))
+        return Outcome(result=TuneResult(spec=spec, counts=count([], []), failure=refusal))
     families = serving(spec.op, setting.request.families)
     spaces = {name: space_of(family, spec, target) for name, family in families.items()}
     records: list[TrialRecord] = []
@@ -121,11 +123,10 @@ def _settled(
     stages, target = setting.stages, setting.request.target
     setting.progress.step(spec, "timing the finalists" if stages.kind == "measured" else "proving the best prediction")
     standing = (record.outcome for record in records if isinstance(record.outcome, Evaluated))
-    settled = settle(standing, stages, setting.workloads, safe_config(spec, setting.request))
+    settled = settle(standing, stages, setting.workloads, incumbents(spec, setting.request))
     fell = dict(settled.fell)
     records = [replace(record, outcome=fell.get(record.config, record.outcome)) for record in records]
-    proven = None if stages.kind == "measured" else len(settled.winners)
-    counts = count(spaces, records, proven)
+    counts = count(spaces, records, settled.proven)
     result = TuneResult(
         spec=spec,
         counts=counts,
@@ -143,10 +144,11 @@ def _settled(
     return Outcome(result=result, lent=Lent(winners=settled.winners, others=others))
 
 
-def safe_config(spec: AttentionSpec, request: TuneRequest) -> KernelConfig:
-    """What a user gets without tuning, the best guess of the first family that writes the op."""
+def incumbents(spec: AttentionSpec, request: TuneRequest) -> Incumbents:
+    """Without tuning a user gets the best guess of the first family that writes the op."""
     family = next(iter(serving(spec.op, request.families).values()))
-    return family.likely_good(spec, request.target)[0]
+    held = frozenset(entry.config for entry in request.held if entry.spec in (spec, twin_of(spec)))
+    return Incumbents(safe=family.likely_good(spec, request.target)[0], held=held)
 
 
 def _tie_notes(rule: Rule) -> tuple[str, ...]:

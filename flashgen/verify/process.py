@@ -39,6 +39,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__ closes it
         self._doing, self._begun = "", False
+        self._is_open = False  # whether the process has answered the first request
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,7 @@ class WorkerProcess:
         Raises:
             FlashgenError: it does not end, which only a driver can bring about.
         """
-        process, self._process = self._process, None
+        process, self._process, self._is_open = self._process, None, False
         if process is None:
             return
         process.kill()
@@ -77,17 +78,23 @@ class WorkerProcess:
         Raises:
             FlashgenError: the program itself failed, or cannot start.
         """
-        kept = self._process is not None and self._process.poll() is None
-        if not kept:  # one that died unasked is not this request's
-            self.close()
-            self._start()
+        self.start()  # one that died unasked is not this request's
+        kept = self._is_open
+        self._open()
         found = self._exchange(request, silence_s)
         if kept and not self._begun and self._process is None:  # nor is one that was dying, and never read it
-            self._start()
+            self.start()
+            self._open()
             found = self._exchange(request, silence_s)
         return found
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begins the process if there is none, and does not wait for what it imports."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._begin()
+
+    def _begin(self) -> None:
         root = str(Path(flashgen.__file__).parents[1])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -104,30 +111,49 @@ class WorkerProcess:
             start_new_session=True,  # Ctrl-C is for the process that asks: it may have more to ask
         )
         if self._first is not None:
-            self._open(self._first)
+            with suppress(BrokenPipeError):  # one that ended already is asked nothing: _open finds out
+                self._send(self._process, self._first)
 
-    def _open(self, first: dict[str, Any]) -> None:
-        """Asks the first thing, by which a machine that is unfit is told from a candidate that is."""
-        try:
-            refused = self._exchange(first, START_S)
-        except FlashgenError as error:
-            self.close()
-            raise FlashgenError(f"{error}\n  next: `flashgen doctor`") from error
-        if isinstance(refused, Rejected):
-            raise FlashgenError(f"{self._program} does not start: {refused.detail}\n  next: `flashgen doctor`")
+    def _open(self) -> None:
+        """Waits for the answer to the first request, which tells a machine that is unfit from a candidate that is."""
+        if not self._is_open and self._first is not None:
+            self._doing = ""
+            try:
+                refused = self._received(START_S)
+            except FlashgenError as error:
+                self.close()
+                raise FlashgenError(f"{error}\n  next: `flashgen doctor`") from error
+            if isinstance(refused, Rejected):
+                raise FlashgenError(f"{self._program} does not start: {refused.detail}\n  next: `flashgen doctor`")
+        self._is_open = True
 
     def _exchange(self, request: dict[str, Any], silence_s: float) -> dict[str, Any] | Rejected:
         process = self._process
         assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
         self._doing, self._begun = "", False
         self._said()  # what was said before is not about this request
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
+            self._send(process, request)
+        except BrokenPipeError:
+            return self._ended(process)
+        except BaseException:  # an interrupt: half a request would spoil the next one
+            self.close()
+            raise
+        return self._received(silence_s)
+
+    def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+
+    def _received(self, silence_s: float) -> dict[str, Any] | Rejected:
+        """The reply to the last request."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        try:
             reply = self._reply(process.stdout.fileno(), silence_s)
-        except (EOFError, BrokenPipeError):
+        except EOFError:
             return self._ended(process)
         except TimeoutError:
             self.close()

@@ -59,7 +59,7 @@ def test_flashgen_searches_the_restricted_space_proves_and_answers(name: str, tm
     assert events[-1].kind == "answer"
     assert events[-1].config in SPACE
     proofs = [event for event in events if event.kind == "proof"]
-    assert len(proofs) == len(stages.proven) > 0
+    assert len(proofs) >= len(stages.proven) > 0  # what was proven before is asked for again in the end
     assert any(thorough for _, thorough in stages.proven)
 
 

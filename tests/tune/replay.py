@@ -82,6 +82,7 @@ class Replay:
     workloads: int = 1
     compiled: list[Candidate] = field(default_factory=list)
     proven: list[tuple[Candidate, bool]] = field(default_factory=list)
+    shown: dict[tuple[Candidate, bool], Proof] = field(default_factory=dict)
     glanced: list[Candidate] = field(default_factory=list)
     timed: list[Candidate] = field(default_factory=list)
 
@@ -91,8 +92,13 @@ class Replay:
         yield from reversed([(index, self.resources(candidate)) for index, candidate in enumerate(candidates)])
 
     def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
-        self.proven.append((candidate, thorough))
-        return self.proof(candidate)
+        """Once, as the real stages do."""
+        if (candidate, thorough) not in self.shown:
+            self.proven.append((candidate, thorough))
+            if isinstance(found := self.proof(candidate), Rejected):
+                return found
+            self.shown[candidate, thorough] = found
+        return self.shown[candidate, thorough]
 
     def glance(self, compiled: Compiled, best_us: float) -> Times | Rejected:
         self.glanced.append(compiled.candidate)

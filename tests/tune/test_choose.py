@@ -37,6 +37,13 @@ def test_among_equals_least_shared_memory_decides_then_warps_then_the_key() -> N
     assert set(found.tied) == {best, lean, few}
 
 
+def test_among_equals_the_one_that_a_file_holds_stays_and_a_slower_one_does_not() -> None:
+    best, lean, slow = timed(1, 100.0, shared=3000), timed(2, 100.1, shared=10), timed(3, 103.0, shared=10)
+    found = choose([best, lean, slow], held={best.compiled.config})
+    assert (found.winner, found.tied) == (best, (lean,))
+    assert choose([best, lean, slow], held={slow.compiled.config}).winner is lean
+
+
 def test_wide_intervals_that_touch_are_a_tie_and_narrow_ones_are_not() -> None:
     best, lean = timed(1, 100.0, shared=3000, spread=0.02), timed(2, 103.0, shared=10, spread=0.02)
     assert choose([best, lean]).winner is lean

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from flashgen.outcome import Proof, Reason, Rejected, Resources
+from flashgen.outcome import Reason, Rejected, Resources
 from flashgen.resources.limits import MAX_SPILL_BYTES
-from flashgen.tune.evaluate import Evaluated, Fallen, Gate, evaluate
+from flashgen.tune.evaluate import NEAR, Evaluated, Fallen, Gate, evaluate
 from flashgen.tune.records import decode, encode
 from flashgen.tune.stages import Candidate
 from tests.tune.replay import H200, Replay, config, rejected, spec_of
@@ -25,10 +25,18 @@ def fallen(outcome: Evaluated | Fallen, gate: Gate, reason: Reason) -> Fallen:
 
 
 def test_a_good_candidate_comes_through_with_its_proof_and_times() -> None:
-    outcome = evaluate(CANDIDATE, FITS, H200, Replay())
+    outcome = evaluate(CANDIDATE, FITS, H200, stages := Replay())
     assert isinstance(outcome, Evaluated)
-    assert isinstance(outcome.proof, Proof)
+    assert outcome.proven
+    assert stages.proven == [(CANDIDATE, False)]
     assert outcome.us == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("best_us", "proven"), [(100 / NEAR + 0.01, True), (100 / NEAR - 0.01, False)])
+def test_only_what_may_still_win_is_proven(best_us: float, proven: bool) -> None:
+    outcome = evaluate(CANDIDATE, FITS, H200, stages := Replay(), best_us)
+    assert isinstance(outcome, Evaluated)
+    assert (outcome.proven, len(stages.proven)) == (proven, int(proven))
 
 
 def test_what_does_not_compile_is_neither_proven_nor_timed() -> None:
@@ -55,17 +63,16 @@ def test_a_few_spilled_bytes_pass_and_more_do_not() -> None:
 
 
 @pytest.mark.case("tuner-16")
-def test_an_inexact_candidate_is_not_timed_however_fast_it_is() -> None:
+def test_an_inexact_candidate_falls_however_fast_it_is() -> None:
     stages = Replay(proof=lambda candidate: rejected(Reason.INEXACT), us=lambda candidate: 0.001)
     fallen(evaluate(CANDIDATE, FITS, H200, stages), Gate.PROVE, Reason.INEXACT)
-    assert not stages.glanced
 
 
-def test_predictions_come_before_proofs() -> None:
+def test_predictions_wait_for_their_proofs() -> None:
     stages = Replay(kind="predicted")
     outcome = evaluate(CANDIDATE, FITS, H200, stages)
     assert isinstance(outcome, Evaluated)
-    assert outcome.proof is None
+    assert not outcome.proven
     assert not stages.proven
 
 
@@ -77,10 +84,10 @@ def test_a_time_that_is_no_time_is_a_rejection(us: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["measured", "predicted"])
-def test_an_outcome_survives_storage_but_for_its_proof(kind: str) -> None:
+def test_an_outcome_survives_storage(kind: str) -> None:
     outcome = evaluate(CANDIDATE, FITS, H200, Replay(kind=kind))  # type: ignore[arg-type]
     assert isinstance(outcome, Evaluated)
-    assert decode(*CANDIDATE, encode(outcome)) == replace(outcome, proof=None)
+    assert decode(*CANDIDATE, encode(outcome)) == outcome
 
 
 def test_a_rejection_survives_storage() -> None:

@@ -38,9 +38,9 @@ class Watched(GpuWorker):
         super().__init__(0, 0, program="tests.tune.faulty_gpu", interpret=True, silence_s=_SILENCE_S)
         self.started = 0
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self.started += 1
-        super()._start()
+        super()._begin()
 
 
 class InThisProcess(GpuWorker):
@@ -50,6 +50,9 @@ class InThisProcess(GpuWorker):
         super().__init__(0, 0)
         self._server = server(lambda doing: None)
         self._server.answer({"ask": "open", "index": 0, "l2_bytes": 0})
+
+    def start(self) -> None:
+        pass
 
     def ask(self, request: dict[str, Any], silence_s: float) -> dict[str, Any] | Rejected:
         reply = self._server.answer(json.loads(json.dumps(request)))
@@ -111,9 +114,9 @@ FELL = {
     "unwritten": (Gate.PROVE, Reason.INEXACT, "are NaN in one of result and reference only"),
     "accumulates": (Gate.PROVE, Reason.INEXACT, "are NaN in one of result and reference only"),
     "race": (Gate.PROVE, Reason.INEXACT, "two runs differ"),
-    "out of memory": (Gate.PROVE, Reason.LAUNCH, "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
-    "segfault": (Gate.PROVE, Reason.CRASHED, "the process ended by SIGSEGV in probe 'small'"),
-    "hang": (Gate.PROVE, Reason.TIMEOUT, "no answer in 10 s in probe 'small'"),
+    "out of memory": (Gate.TIME, Reason.LAUNCH, "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
+    "segfault": (Gate.TIME, Reason.CRASHED, "the process ended by SIGSEGV in the short timing"),
+    "hang": (Gate.TIME, Reason.TIMEOUT, "no answer in 10 s in the short timing"),
     "exit": (Gate.TIME, Reason.CRASHED, "by exit code 1 in the short timing; stderr ends: ptxas fatal: so it ends"),
     "illegal access": (Gate.TIME, Reason.CRASHED, "an illegal memory access was encountered"),
 }

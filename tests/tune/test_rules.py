@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashgen.outcome import Prediction, Resources
 from flashgen.spec import Workload
 from flashgen.store.entry import WorkloadRange
-from flashgen.tune.choose import RESOLUTION, Timed, choose
+from flashgen.tune.choose import RESOLUTION, Incumbents, Timed, choose
 from flashgen.tune.rules import MARGIN, Rule, fit_rules
 from flashgen.tune.stages import Candidate, Compiled
 from tests.tune.replay import config, spec_of
@@ -109,14 +109,14 @@ def test_no_rule_is_slower_than_the_safe_config() -> None:
     finalists = [exact(1, 101.5, 100), exact(2, 100, 110)]
     safe = finalists[1].compiled.config
     assert names(fit_rules(finalists, on(512, 4096))) == [1]
-    assert names(fit_rules(finalists, on(512, 4096), safe)) == [2, 1]
-    assert names(fit_rules(finalists[:1], on(512, 4096), safe)) == [1]  # which nobody timed
+    assert names(fit_rules(finalists, on(512, 4096), Incumbents(safe=safe))) == [2, 1]
+    assert names(fit_rules(finalists[:1], on(512, 4096), Incumbents(safe=safe))) == [1]  # which nobody timed
 
 
 def test_the_safe_config_binds_on_each_workload_of_a_length() -> None:
     workloads = [*on(1024), *on(1024, heads_kv=2)]
     finalists = [exact(1, 100, 106), exact(2, 104, 104)]  # the first has the better geometric mean
-    (rule,) = fit_rules(finalists, workloads, finalists[1].compiled.config)
+    (rule,) = fit_rules(finalists, workloads, Incumbents(safe=finalists[1].compiled.config))
     assert names([rule]) == [2]
     assert rule.worst_regret == pytest.approx(0.04)
 
@@ -129,16 +129,23 @@ def test_a_config_is_only_ruled_out_by_times_that_can_show_it() -> None:
     assert names(fit_rules(unsure, on(512, 4096))) == [2]
 
 
+def test_of_equals_the_rules_that_a_file_holds_stay_each_where_it_is_one() -> None:
+    finalists = [exact(1, 100, 100.2, 140), exact(2, 100.2, 100, 140), exact(3, 140, 140, 100), exact(4, 140, 140, 100)]
+    held = frozenset(finalists[number].compiled.config for number in (1, 3))
+    assert names(fit_rules(finalists, on(512, 4096, 16384))) == [1, 3]
+    assert names(fit_rules(finalists, on(512, 4096, 16384), Incumbents(held=held))) == [2, 4]
+
+
 def test_times_that_may_be_wrong_take_a_range_from_the_safe_config_only_by_more_than_that() -> None:
     safe, lean, fast = exact(1, 109, 109, shared=9), exact(2, 100, 100.2, shared=1), exact(3, 100, 100, shared=5)
-    config = safe.compiled.config
-    assert names(fit_rules([safe, lean, fast], on(512, 4096), config)) == [2]
-    (rule,) = fit_rules([safe, lean, fast], on(512, 4096), config, error=0.1)
+    users = Incumbents(safe=safe.compiled.config)
+    assert names(fit_rules([safe, lean, fast], on(512, 4096), users)) == [2]
+    (rule,) = fit_rules([safe, lean, fast], on(512, 4096), users, error=0.1)
     assert names([rule]) == [1]
     assert {one.compiled for one in rule.choice.tied} == {lean.compiled, fast.compiled}
     assert rule.worst_regret == pytest.approx(0.09)
-    assert names(fit_rules([safe, lean, fast], on(512, 4096), config, error=0.08)) == [2]
-    assert names(fit_rules([lean, fast], on(512, 4096), config, error=0.1)) == [2]  # the safe one is not there
+    assert names(fit_rules([safe, lean, fast], on(512, 4096), users, error=0.08)) == [2]
+    assert names(fit_rules([lean, fast], on(512, 4096), users, error=0.1)) == [2]  # the safe one is not there
 
 
 def test_times_that_may_be_wrong_tell_no_lengths_apart_that_they_could_be_wrong_about() -> None:
@@ -217,7 +224,7 @@ def test_no_way_to_cut_needs_fewer_rules_or_as_many_that_give_away_less(
 
     totals = [(len(cut), sum(map(excess, cut))) for cut in cuts(lengths)]
     least, total = min(each for each in totals if each[1] < math.inf)
-    rules = fit_rules(finalists, workloads, None if safe < 0 else finalists[safe].compiled.config)
+    rules = fit_rules(finalists, workloads, Incumbents(safe=None if safe < 0 else finalists[safe].compiled.config))
     assert (len(rules), sum(rule.excess for rule in rules)) == (least, pytest.approx(total))
     for rule in rules:
         row = names([rule])[0] - 1

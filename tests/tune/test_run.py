@@ -119,9 +119,9 @@ def test_the_counts_add_up_and_every_fall_has_its_reason(kind: str) -> None:
     assert counts.tried == len(result.trials) == len(watch.records) == 120
     bound = counts.enumerated - counts.fit
     if kind == "measured":
-        assert counts.enumerated >= counts.fit >= counts.tried >= counts.compiled >= counts.exact >= counts.timed > 0
-        assert len(result.rejected) == bound + counts.tried - counts.timed
-        assert reasons[Reason.INEXACT] == counts.compiled - counts.exact > 0
+        assert counts.enumerated >= counts.fit >= counts.tried >= counts.compiled >= counts.timed >= counts.exact > 0
+        assert len(result.rejected) == bound + counts.tried - counts.timed + reasons[Reason.INEXACT]
+        assert 0 < reasons[Reason.INEXACT] <= counts.timed - counts.exact
     assert sum(reasons.values()) == len(result.rejected)
     assert reasons[Reason.COMPILE] + reasons[Reason.SPILLS] + reasons[Reason.SRAM] - bound == 120 - counts.compiled
     assert {Reason.LAUNCH, Reason.TIMING} <= reasons.keys()
@@ -168,7 +168,7 @@ def test_when_nothing_works_the_error_counts_every_reason_and_gives_numbers() ->
     text, result = str(caught.value), watch.results[0]
     assert not result.entries
     assert result.failure == text
-    assert "24 tried, 0 compiled, 0 exact, 0 timed" in text
+    assert "24 tried, 0 compiled, 0 timed, 0 exact" in text
     for reason, number in result.reasons.items():
         assert any(line.split()[:2] == [reason, f"{number},"] for line in text.splitlines())
     assert "PassManager::run failed" in text
@@ -435,6 +435,23 @@ SHORT, LONG = (Workload(batch=1, heads_q=8, heads_kv=8, seqlen_q=n, seqlen_k=n) 
 def two_us(candidate: Candidate) -> list[float]:
     """Blocks of 64 queries take 20 us for any workload; larger ones are faster for long sequences only."""
     return [20.0, 20.0] if candidate.config.BLOCK_M == 64 else [40.0, 10.0]
+
+
+@pytest.mark.case("tuner-11")
+def test_the_order_of_workloads_decides_nothing() -> None:
+    rules = [
+        [(entry.config, entry.workloads) for entry in one(run(Replay(us=us), request(workloads=lengths))).entries]
+        for us, lengths in ((two_us, (SHORT, LONG)), (lambda candidate: two_us(candidate)[::-1], (LONG, SHORT)))
+    ]
+    assert rules[0] == rules[1]
+    assert len(rules[0]) == 2
+
+
+def test_a_rule_of_the_file_stays_where_the_best_is_not_clearly_faster() -> None:
+    held = held_rule(CAUSAL, BLOCK_M=64, BLOCK_N=32, num_stages=3)
+    for us, stays in ((100.2, True), (103.0, False)):
+        stages = Replay(us=lambda c, us=us: us if c.config == held.config else plain_us(c))  # type: ignore[misc]
+        assert (only(one(run(stages, request(held=(held,))))).config == held.config) == stays
 
 
 def test_one_rule_serves_all_workloads_where_that_costs_little_and_says_how_much() -> None:

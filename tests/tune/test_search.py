@@ -9,18 +9,18 @@ import pytest
 
 from flashgen.config import KernelConfig
 from flashgen.errors import FlashgenError
-from flashgen.outcome import Proof, Rejected, Resources
+from flashgen.outcome import Rejected, Resources
 from flashgen.tune.evaluate import Evaluated
 from flashgen.tune.identity import new_study
 from flashgen.tune.progress import Silent
 from flashgen.tune.search import Limits, search
-from flashgen.tune.stages import Candidate
+from flashgen.tune.stages import Candidate, Compiled, Times
 from flashgen.tune.study import Study
-from tests.tune.replay import H200, Replay, plain_proof, plain_us, small_space, spec_of
+from tests.tune.replay import H200, Replay, plain_us, small_space, spec_of
 
 
 class Log(Replay):
-    """Keeps the order in which compilers began and ended, and kernels were proven."""
+    """Keeps the order in which compilers began and ended, and kernels were timed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class Log(Replay):
             self.events.append(("answers", candidate.config))
             yield index, self.resources(candidate)
 
-    def prove(self, candidate: Candidate, *, thorough: bool = False) -> Proof | Rejected:
-        self.events.append(("is proven", candidate.config))
-        return self.proof(candidate)
+    def glance(self, compiled: Compiled, best_us: float) -> Times | Rejected:
+        self.events.append(("is timed", compiled.config))
+        return super().glance(compiled, best_us)
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_compilers_work_on_what_comes_next_while_the_gpu_works(study: Study) -> 
     stages = Log()
     assert not search(study, stages, H200, Limits(trials=12, batch=4), Silent())
     begun = order(stages, "begins")
-    assert order(stages, "answers") == order(stages, "is proven") == begun
+    assert order(stages, "answers") == order(stages, "is timed") == begun
     for number, config in enumerate(begun):
-        at = stages.events.index(("is proven", config))
+        at = stages.events.index(("is timed", config))
         ahead = [each for kind, each in stages.events[:at] if kind == "begins"]
         assert len(ahead) == min(number + 4, 12)
 
@@ -63,7 +63,7 @@ def test_compilers_work_on_what_comes_next_while_the_gpu_works(study: Study) -> 
 def test_a_batch_of_one_works_on_nothing_ahead(study: Study) -> None:
     stages = Log()
     search(study, stages, H200, Limits(trials=3, batch=1), Silent())
-    assert [kind for kind, _ in stages.events] == ["begins", "answers", "is proven"] * 3
+    assert [kind for kind, _ in stages.events] == ["begins", "answers", "is timed"] * 3
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -88,12 +88,12 @@ def test_how_long_things_take_does_not_decide_what_is_asked_for() -> None:
 def test_what_is_in_hand_when_it_ends_early_is_free_again(error: BaseException, study: Study) -> None:
     stages = Log()
 
-    def proof(candidate: Candidate) -> Proof:
-        if len(order(stages, "is proven")) == 6:
+    def us(candidate: Candidate) -> float:
+        if len(order(stages, "is timed")) == 6:
             raise error
-        return plain_proof(candidate)
+        return plain_us(candidate)
 
-    stages.proof = proof
+    stages.us = us
     if isinstance(error, KeyboardInterrupt):
         assert search(study, stages, H200, Limits(trials=20, batch=4), Silent())
     else:
@@ -123,7 +123,7 @@ def test_compilers_begin_on_what_is_queued_before_it_is_asked_for(study: Study) 
     assert [kind for kind, _ in stages.events[:4]] == ["begins"] * 4
     assert begun[:5] == queued
     assert len(begun) == len(set(begun)) == 8
-    assert order(stages, "answers") == order(stages, "is proven") == begun
+    assert order(stages, "answers") == order(stages, "is timed") == begun
 
 
 def test_no_more_is_compiled_ahead_than_the_budget_has_room_for(study: Study) -> None:

@@ -12,6 +12,7 @@ from flashgen.config import KernelConfig
 from flashgen.families import GluonSm90BackwardConfig, TlBackwardConfig
 from flashgen.outcome import Proof, Reason, Rejected
 from flashgen.resources.fit import HELD_OUT
+from flashgen.tune.choose import Incumbents
 from flashgen.tune.evaluate import Evaluated, Gate, evaluate
 from flashgen.tune.settle import Settled, settle
 from flashgen.tune.stages import Candidate
@@ -63,9 +64,8 @@ def test_a_winner_that_the_thorough_proof_rejects_gives_way_to_the_next() -> Non
 
 @pytest.mark.case("tuner-10")
 def test_what_came_out_of_a_file_is_proven_again_before_it_is_timed() -> None:
-    stages = table()
-    restored = [Evaluated(compiled=one.compiled, times=one.times) for one in evaluated(stages)]
-    stages.proof, stages.timed = unless(FASTEST, FAST), []
+    restored = evaluated(table())
+    stages = table(proof=unless(FASTEST, FAST))
     found = settle(restored, stages, [WORKLOAD])
     assert only(found) == SLOW
     assert [each.config for each in stages.timed] == [SLOW]
@@ -161,7 +161,7 @@ def test_the_safe_config_is_timed_with_the_finalists_and_binds() -> None:
     stages = table(us=us)
     candidates = evaluated(stages, *(config(heads_per_group=n) for n in range(1, 40)))
     stages.timed = []
-    found = settle(candidates, stages, [SHORT, LONG], safe)
+    found = settle(candidates, stages, [SHORT, LONG], Incumbents(safe=safe))
     assert stages.timed[0].config == safe
     assert [rule.winner.compiled.config for rule, _ in found.rules] == [safe, config(heads_per_group=1)]
     assert len(settle(candidates, stages, [SHORT, LONG]).rules) == 1
