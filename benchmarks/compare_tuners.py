@@ -160,8 +160,8 @@ def markdown(document: Json) -> str:
         "by times that were taken of all answers together after all tuners had ended, against the fastest of them. "
         "Exhaustive and random search answer with the best that they have tried so far, and so does flashgen until it "
         "has timed its finalists; triton.autotune and Helion answer when they are done. Of a tuner that was stopped, "
-        "what it had tried counts. Only flashgen shows each config to be exact before it times it, and the winner "
-        "thoroughly. Replayed orders have no seconds."
+        "what it had tried counts. Only flashgen shows that what it chooses is exact: what is near the best by a few "
+        "probes, and the winner thoroughly. Replayed orders have no seconds."
     )
     knows = [f"- {row['tuner']} knows {row['knows']}." for row in rows]
     notes = [f"Not all could be timed: {document['untimed']}", ""] if document["untimed"] else []

@@ -17,6 +17,7 @@ from typing import Any
 
 from exhaustive import RESTRICTED, SPEC, WORKLOAD, time_each
 
+from flashgen.compiler.crosscompile import start_compilers
 from flashgen.families import TlConfig
 from flashgen.hardware.resolve import resolve
 from flashgen.hardware.target import GpuTarget
@@ -182,6 +183,7 @@ def main() -> None:
     arguments = parser.parse_args()
     record = Recorder(arguments.events)
     try:
+        start_compilers()  # of all methods that use them, as `flashgen tune` does
         found = resolve("auto", require_gpu=True)
         index, jobs = found.index or 0, os.cpu_count() or 1
         setting = Setting(
