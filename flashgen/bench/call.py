@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """q, k, v and the gradient of out, contiguous [Z, H, S, D], in the row's dtype."""
+    """q, k, v and the gradient of out, contiguous [Z, H, S, D], in the row's dtype; of fp8, which has none, in bf16."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -39,14 +39,15 @@ def draw(row: BenchRow, device: str) -> Inputs:
     generator = torch.Generator(device).manual_seed(0)
     sizes, spec = row.workload, row.spec
     options: dict[str, Any] = {
-        "dtype": getattr(torch, TORCH_NAMES[spec.dtype]),
+        "dtype": getattr(torch, TORCH_NAMES[spec.out_dtype]),  # none is drawn in fp8
         "device": generator.device,
         "generator": generator,
     }
+    dtype = getattr(torch, TORCH_NAMES[spec.dtype])
     return Inputs(
-        q=torch.randn(sizes.batch, sizes.heads_q, sizes.seqlen_q, spec.head_dim, **options),
-        k=torch.randn(sizes.batch, sizes.heads_kv, sizes.seqlen_k, spec.head_dim, **options),
-        v=torch.randn(sizes.batch, sizes.heads_kv, sizes.seqlen_k, spec.head_dim_v, **options),
+        q=torch.randn(sizes.batch, sizes.heads_q, sizes.seqlen_q, spec.head_dim, **options).to(dtype),
+        k=torch.randn(sizes.batch, sizes.heads_kv, sizes.seqlen_k, spec.head_dim, **options).to(dtype),
+        v=torch.randn(sizes.batch, sizes.heads_kv, sizes.seqlen_k, spec.head_dim_v, **options).to(dtype),
         dout=torch.randn(sizes.batch, sizes.heads_q, sizes.seqlen_q, spec.head_dim_v, **options),
     )
 
@@ -64,7 +65,8 @@ def prepare(row: BenchRow, contender: Contender, inputs: Inputs) -> Prepared:
         return x.transpose(1, 2) if contender.layout == "bshd" else x
 
     attend = contender.make(row, str(inputs.q.device))
-    q, k, v = (lay_out(x).contiguous().detach() for x in (inputs.q, inputs.k, inputs.v))
+    dtype = getattr(torch, TORCH_NAMES[contender.dtype or row.spec.dtype])
+    q, k, v = (lay_out(x).to(dtype).contiguous().detach() for x in (inputs.q, inputs.k, inputs.v))
     if row.spec.op == "forward":
         return Prepared(lambda: attend(q, k, v), {"out": lay_out(attend(q, k, v))})
     leaves = tuple(x.requires_grad_() for x in (q, k, v))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from flashgen.bench.suites import BenchRow
+from flashgen.spec import Dtype
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,8 @@ STANDARD = "standard"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`make` gives, for one row and device, the forward: from q, k and v to out, all of them in `layout`.
+    """`make` gives, for one row and device, the forward: from q, k and v to out, all of them in `layout`, and in
+    `dtype` where it is not the row's.
 
     What a contender prepares once for a shape (a block mask, a compilation) is done in `make`. Its backward pass is
     what autograd calls. `bhsd` is [Z, H, S, D], `bshd` [Z, S, H, D].
@@ -30,10 +32,15 @@ class Contender:
     name: str
     make: Make
     layout: Literal["bhsd", "bshd"] = "bhsd"
+    dtype: Dtype | None = None
 
 
 def contenders(module: ModuleType, suite_name: str, peers: bool) -> tuple[Contender, ...]:
-    """The emitted module first. The paper's suite compares with standard attention, whether with peers or without."""
+    """The emitted module first. The paper's suite compares with standard attention, whether with peers or without; fp8
+    with the module's own bf16, and with cuDNN's."""
+    if suite_name == "fp8":
+        own = flashgen_contender(module)
+        return (own, _in_bf16(own), *((_in_bf16(CUDNN),) if peers else ()))
     standard = (Contender(STANDARD, _standard),) if suite_name == "paper" else ()
     return (flashgen_contender(module), *standard, *(PEERS if peers else ()))
 
@@ -46,6 +53,10 @@ def flashgen_contender(module: ModuleType) -> Contender:
         return lambda q, k, v: module.flash_attention(q, k, v, causal=row.spec.causal, layout="bhsd", **features)
 
     return Contender("flashgen", make)
+
+
+def _in_bf16(contender: Contender) -> Contender:
+    return replace(contender, name=f"{contender.name} bf16", dtype="bf16")
 
 
 def _standard(row: BenchRow, device: str) -> Attend:
@@ -114,9 +125,10 @@ def _refuse_dropout(row: BenchRow, name: str) -> None:
         raise NotImplementedError(f"{name} has no dropout")
 
 
+CUDNN = Contender("cuDNN (SDPA)", _sdpa("CUDNN_ATTENTION"))
 PEERS = (
     Contender("FA2 (SDPA)", _sdpa("FLASH_ATTENTION")),
-    Contender("cuDNN (SDPA)", _sdpa("CUDNN_ATTENTION")),
+    CUDNN,
     Contender("FlexAttention", _flex),
     Contender("FA4", _fa4, layout="bshd"),
 )

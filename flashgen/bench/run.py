@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flashgen.bench.agreement import faults
+from flashgen.bench.agreement import AGREE, AGREE_FP8, faults
 from flashgen.bench.call import Prepared, draw, prepare
 from flashgen.bench.contenders import Contender
 from flashgen.bench.counters import Counted
@@ -56,7 +56,11 @@ def bench(
 
 def _bench_row(row: BenchRow, contenders: Sequence[Contender], clock: Clock, device: str, rounds: int) -> RowResult:
     ready, missing = _prepare_all(row, contenders, device)
-    missing |= faults({name: prepared.answer for name, prepared in ready.items()}, row.dropout_p)
+    answers, agree = (
+        {name: prepared.answer for name, prepared in ready.items()},
+        AGREE_FP8 if row.spec.is_fp8 else AGREE,
+    )
+    missing |= faults(answers, row.dropout_p, agree)
     calls = {name: prepared.call for name, prepared in ready.items() if name not in missing}
     samples: dict[str, list[tuple[float, ...]]] = {name: [] for name in calls}
     for _ in range(rounds):

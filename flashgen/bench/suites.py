@@ -61,6 +61,12 @@ def _anchor(op: Op, head_dim: int, batch: int, heads_q: int, heads_kv: int, seql
     return BenchRow(spec=spec, workload=sizes)
 
 
+def _fp8() -> tuple[BenchRow, ...]:
+    """The forward anchors in e4m3."""
+    forward = [row for row in _anchors() if row.passes == "forward"]
+    return tuple(replace(row, spec=replace(row.spec, dtype="fp8")) for row in forward)
+
+
 def _paper() -> tuple[BenchRow, ...]:
     """GPT-2 medium as in Fig. 2 (left) of the FlashAttention paper (arXiv 2205.14135), without and with dropout."""
     spec = AttentionSpec(op="backward", dtype="fp16", head_dim=64, head_dim_v=64)
@@ -69,7 +75,7 @@ def _paper() -> tuple[BenchRow, ...]:
     return tuple(BenchRow(spec=each, workload=sizes, with_forward=True) for each in specs)
 
 
-SUITES = {"anchors": _anchors, "paper": _paper}
+SUITES = {"anchors": _anchors, "paper": _paper, "fp8": _fp8}
 
 
 def suite(name: str, op: OpChoice = "all", head_dims: Sequence[int] = ()) -> tuple[BenchRow, ...]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     "suite_name",
     default="anchors",
     show_default=True,
-    help="`anchors`: forward and backward at usual sizes. `paper`: the FlashAttention paper's GPT-2 row.",
+    help="`anchors`: forward and backward at usual sizes. `paper`: the FlashAttention paper's GPT-2 row. "
+    "`fp8`: the forward of `anchors` in fp8, beside bf16.",
 )
 @click.option("--op", type=click.Choice((*OPS, "all")), default="all", show_default=True, help="Only rows of this op.")
 @options.head_dims

@@ -1,7 +1,9 @@
 """Family `gluon_sm90`: the forward in Gluon for Hopper. A producer warp group fetches by TMA, consumer warp groups keep
 the tensor cores busy with one block while they compute the softmax of another (FlashAttention-3, arXiv 2407.08608).
 
-In fp8 (e4m3) V is transposed by a kernel of its own first, since wgmma takes 8-bit operands by rows alone.
+In fp8 (e4m3) V is transposed by a kernel of its own first, since wgmma takes 8-bit operands by rows alone. It adds
+their products up in 14 bits, in which a sum over thousands of keys stands still: each block's PV is a sum of its own,
+which is added to the output in fp32.
 
 Gluon is experimental and has no interpreter: kernels compile anywhere, and are proven on the GPU alone.
 """
@@ -20,7 +22,8 @@ GLUON_TRITONS = ((3, 6), (3, 9))  # the first and the last triton that the tests
 GROUP_ROWS = 64  # queries of one consumer: what one warp group's wgmma takes
 _CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread's, of 65536 an SM; the producer gets what is left
 _MOST_COLUMNS = {1: 320, 2: 320, 3: 192}  # of output and scores, in fp32, that these hold beside P and addresses
-_MOST_COLUMNS_FP8 = {1: 384, 2: 384, 3: 192}  # where P takes half the registers
+_MOST_COLUMNS_FP8 = {1: 384, 2: 384, 3: 256}  # also of a block's PV, where P takes half the registers
+_MOST_DV_FP8 = 128
 _FP8_COLUMNS = 32  # a step of wgmma's
 _FEATURES = {"softcap"}
 _ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
@@ -104,6 +107,11 @@ class GluonSm90Family(Family):
             return "wgmma multiplies operands of 16 bits or 8; fp32 would be rounded to TF32"
         if spec.is_fp8 and min(spec.block_d, spec.block_dv) < _FP8_COLUMNS:
             return f"wgmma in e4m3 takes {_FP8_COLUMNS} columns at a time; head_dim {spec.head_dim} has fewer"
+        if spec.is_fp8 and spec.block_dv > _MOST_DV_FP8:
+            return (
+                f"in e4m3 a block's PV is held beside the output, up to {_MOST_DV_FP8} columns; "
+                f"head_dim_v {spec.head_dim_v} has more"
+            )
         if others := [feature for feature in spec.features if feature not in _FEATURES]:
             return f"it has no {others[0]}"
         return None
@@ -122,7 +130,7 @@ class GluonSm90Family(Family):
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         assert isinstance(config, GluonSm90Config)
         most = (_MOST_COLUMNS_FP8 if spec.is_fp8 else _MOST_COLUMNS)[config.groups]
-        columns = spec.block_dv + config.BLOCK_N
+        columns = spec.block_dv * (2 if spec.is_fp8 else 1) + config.BLOCK_N
         if columns > most:
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.q_stages > 1 and not config.persistent:
@@ -183,8 +191,7 @@ class GluonSm90Family(Family):
         # What was fastest on an H200 (benchmarks/notes.md): programs that stay and take turns, where two Qs fit.
         masked = spec.causal or spec.window
         wide = max(spec.block_d, spec.block_dv)
-        keys = 64 if wide > 128 and not spec.is_fp8 else 128
-        tiles = [(192, keys), (128, keys)] if wide <= 64 else [(128, keys)]
+        tiles = _likely_tiles(wide, spec.is_fp8)
         stays: dict[str, Knob] = {"programs_per_sm": 1, "q_stages": 1 if wide > 128 else 2}
         staying = [
             _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong, "fused_scale": fused_scale})
@@ -197,6 +204,12 @@ class GluonSm90Family(Family):
             for heads, ping_pong in ((8, False), (8, True), (1, False))
         ]
         return (*staying, *leaving)
+
+
+def _likely_tiles(wide: int, is_fp8: bool) -> list[tuple[int, int]]:
+    if wide <= 64:
+        return [(192, 64 if is_fp8 else 128), (128, 128)]
+    return [(128, 64), (128, 128)] if is_fp8 else [(128, 64 if wide > 128 else 128)]
 
 
 def _fused_scales(spec: AttentionSpec) -> tuple[bool, ...]:

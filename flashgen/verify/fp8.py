@@ -5,21 +5,25 @@ they were rounded to e4m3 before is no error of the kernel's. What is left to it
 by the largest:
     P is multiplied in e4m3, as 2^8 P, which fits its 448. That loses half an eps, 2^-4, of each p; below the least
     normal number, 2^-6 / 2^8 = 2^-14, as much as of that.
-    Hopper's tensor cores add 32 products in e4m3 to a sum of 14 bits, and cut off what lies beyond (DeepSeek-V3, arXiv
-    2412.19437, section 3.5.2): half of 2^-13 of the sum a step. A score may then be off by t, that often 2^-14 of
-    sum_d |q_d k_d|, scaled as it is and counted twice at least, for the products that are cut, too; its p is off by
-    exp(t) - 1 of itself. The output, a sum over the keys, loses as much a step of itself.
+    Hopper's tensor cores add 32 products in e4m3 to a sum in one step, for which they align all 33 by the largest
+    exponent and cut off what lies beyond 14 bits of it (DeepSeek-V3, arXiv 2412.19437, section 3.5.2). What they cut
+    off of the products can be told, and of the sum, before the step and after it, no more than the last bit each. A
+    score may be off by all of that, t, as if it were of one sign; its p is off by exp(t) - 1 of itself.
+    The output is such a sum over the keys. Of 4096 that weigh alike, each is less than what is cut off of their sum,
+    so that a sum over all of them would stand still; one of 128, 4 steps, loses up to 4 * 33 * 2^-14 of itself, little
+    beside 2^-4. More is no rounding: the sums of blocks must be added in fp32.
     The output is bf16, whose 2^-9 is little beside that.
-So out may be off by 2^-4 of the size of its terms, were their signs random: the root of sum_j (p_j v_j)^2, p_j with its
-share of t, or of itself where it is larger. As for every dtype, the largest error may be that and twice the error of
-standard attention, here in fp32 with P rounded to e4m3; each row's may be 1.5 times 2^-4 of its size. lse, which the
-rounding of P does not touch, may be off by what fp32 explains and by the mean of t.
+So out may be off by 2^-4 + 4 * 33 * 2^-14 of the size of its terms, were their signs random: the root of sum_j
+(p_j v_j)^2, p_j with its share of t, or of itself where it is larger. As for every dtype, the largest error may be that
+and twice the error of standard attention, here in fp32 with P rounded to e4m3; each row's may be 1.5 times that. lse,
+which the rounding of P does not touch, may be off by what fp32 explains and by the mean of t.
 
 Scores in the thousands have t above 1: what their kernel answers is bounded, but says little.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flashgen.verify.criterion import ROUNDING_EPS, STANDARD_FACTOR
@@ -30,8 +34,9 @@ if TYPE_CHECKING:
     import torch
 
 P_SCALE = 2.0**8
-STEP_ROUNDING = 2.0**-14  # half of the last of 14 bits
 STEP = 32
+LAST_BIT = 2.0**-13  # of 14
+BLOCK_LOSS = 4 * (STEP + 1) * LAST_BIT / 2  # of the sum over a block of 128 keys: half a bit a term, on average
 
 
 def expected_fp8(
@@ -40,12 +45,13 @@ def expected_fp8(
     """out [Z, Hq, Sq, Dv] and lse [Z, Hq, Sq], of q, k, v in e4m3 and their descales [Z, Hq], [Z, Hk], [Z, Hk]."""
     import torch
 
+    cut = scoring.scale * _cut_off(q.float(), k.float().repeat_interleave(group_size(q, k), 1))
     q, k, v = (x.double() * descale[:, :, None, None] for x, descale in zip((q, k, v), descales, strict=True))
     out, lse = reference(q, k, v, scoring)
-    p, t = softmax(q, k, scoring, PLAIN)[0], _score_error(q, k, scoring)
+    p, t = softmax(q, k, scoring, PLAIN)[0], cut * _a_query_head(descales)
     rounding = ROUNDING_EPS["float8_e4m3fn"] * torch.finfo(torch.float8_e4m3fn).eps
     size = torch.maximum(out.abs(), _terms(p * (1.0 + t.expm1() / rounding), p, v))
-    size = size * (1.0 + v.shape[2] / STEP * STEP_ROUNDING / rounding)
+    size = size * (1.0 + BLOCK_LOSS / rounding)
     std_out, std_lse = _standard(q.float(), k.float(), v.float(), scoring)
     fp32 = ROUNDING_EPS["float32"] * torch.finfo(torch.float32).eps
     return {
@@ -60,10 +66,39 @@ def expected_fp8(
     }
 
 
-def _score_error(q: torch.Tensor, k: torch.Tensor, scoring: Scoring) -> torch.Tensor:
-    """t, [Z, Hq, Sq, Sk]."""
-    keys = k.abs().repeat_interleave(group_size(q, k), 1)
-    return STEP_ROUNDING * max(2.0, q.shape[3] / STEP) * scoring.scale * (q.abs() @ keys.transpose(-1, -2))
+def _a_query_head(descales: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The factor of a query head's scores, [Z, Hq, 1, 1]."""
+    q, k, _ = (descale.double() for descale in descales)
+    return (q * k.repeat_interleave(group_size(q, k), 1))[:, :, None, None]
+
+
+def _cut_off(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """What the tensor cores cut off of q k^T, [Z, Hq, Sq, Sk], at most."""
+    import torch
+
+    total = lost = q.new_zeros(*q.shape[:3], k.shape[2])
+    for rows, columns in zip(torch.split(q, STEP, -1), torch.split(k, STEP, -1), strict=True):
+        largest = _power_of_two(total)
+        for power in _products(_power_of_two(rows), _power_of_two(columns)):
+            torch.maximum(largest, power, out=largest)
+        bits, bit = torch.ones_like(total), LAST_BIT * largest.clamp(min=LAST_BIT)
+        for product in _products(rows, columns):
+            bits += product.div_(bit).frac_().abs_()
+        total = total + rows @ columns.transpose(-1, -2)
+        lost = lost + bits * bit + LAST_BIT * total.abs()
+    return lost
+
+
+def _products(q: torch.Tensor, k: torch.Tensor) -> Iterator[torch.Tensor]:
+    """[Z, Hq, Sq, Sk] of each column."""
+    return (x[..., :, None] * y[..., None, :] for x, y in zip(q.unbind(-1), k.unbind(-1), strict=True))
+
+
+def _power_of_two(x: torch.Tensor) -> torch.Tensor:
+    """The one that |x| reaches; 0 of 0."""
+    import torch
+
+    return torch.where(x == 0.0, 0.0, torch.ldexp(torch.ones_like(x), x.frexp().exponent - 1))
 
 
 def _terms(weights: torch.Tensor, p: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,13 @@ _VALUES = (
         v=Fill(offset=1000.0),
         only="is_fp8",
     ),
+    Probe(  # in a sum of 14 bits over all keys, the later ones would be lost
+        name="many keys far from zero",
+        shape=(1, 1, 1, 10, 8192),
+        q=Fill(gain=0.1),
+        v=Fill(gain=0.25, offset=1.5),
+        only="is_fp8",
+    ),
     Probe(name="tiny values", shape=(1, 1, 1, 40, 150), v=Fill(gain=2.0**-20)),
 )
 

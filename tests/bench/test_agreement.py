@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from flashgen.bench.agreement import faults
+from flashgen.bench.agreement import AGREE_FP8, faults
 
 RIGHT = torch.randn(1, 2, 64, 16, generator=torch.Generator().manual_seed(0))
 
@@ -32,6 +32,12 @@ def test_the_first_is_wrong_where_the_others_agree_without_it() -> None:
         "flashgen": "wrong answer: dv is 1 of the norm from a's",
         "c": "wrong answer: out is 2 of the norm from a's",
     }
+
+
+def test_how_near_two_right_answers_are_is_given() -> None:
+    answers = {"flashgen": _answer(), "peer": _answer(out=1.05 * RIGHT)}
+    assert list(faults(answers)) == ["peer"]
+    assert faults(answers, agree=AGREE_FP8) == {}
 
 
 def test_nan_is_wrong() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from flashgen.bench.call import draw, prepare
 from flashgen.bench.contenders import Contender
+from flashgen.bench.suites import BenchRow
 from tests.bench.small import attention, contender, row
 
 
@@ -59,6 +63,23 @@ def test_the_answer_holds_the_gradients_of_dout(with_forward: bool) -> None:
 def test_a_forward_row_keeps_no_graph() -> None:
     out = prepare(row(), contender("torch"), draw(row(), "cpu")).answer["out"]
     assert not out.requires_grad
+
+
+def test_a_contender_in_another_dtype_gets_the_same_values() -> None:
+    given: list[torch.Tensor] = []
+
+    def make(row: BenchRow, device: str) -> Any:
+        return lambda q, k, v: given.extend((q, k, v)) or q.bfloat16()
+
+    plain = row()
+    of = replace(plain, spec=replace(plain.spec, dtype="fp8"))
+    inputs = draw(of, "cpu")
+    assert (inputs.q.dtype, inputs.dout.dtype) == (torch.float8_e4m3fn, torch.bfloat16)
+    for dtype in (None, "bf16"):
+        prepare(of, Contender("any", make, dtype=dtype), inputs)
+    assert {x.dtype for x in given[:3]} == {torch.float8_e4m3fn}
+    assert {x.dtype for x in given[3:]} == {torch.bfloat16}
+    assert all(torch.equal(a.float(), b.float()) for a, b in zip(given[:3], given[3:]))
 
 
 def test_a_contender_without_a_backward_pass_says_so() -> None:

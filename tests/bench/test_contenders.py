@@ -25,6 +25,15 @@ def test_only_the_paper_is_compared_with_standard_attention_with_peers_or_withou
     assert list(BY_NAME) == ["flashgen", STANDARD, *peers]
 
 
+def test_fp8_is_compared_with_the_modules_own_bf16_and_cudnns() -> None:
+    assert [each.name for each in contenders(module(), "fp8", peers=False)] == ["flashgen", "flashgen bf16"]
+    entered = contenders(module(), "fp8", peers=True)
+    assert [(each.name, each.dtype) for each in entered[1:]] == [
+        ("flashgen bf16", "bf16"),
+        ("cuDNN (SDPA) bf16", "bf16"),
+    ]
+
+
 @pytest.mark.parametrize("name", [STANDARD, "FA2 (SDPA)"])
 def test_standard_attention_and_sdpa_answer_as_the_module_does(name: str) -> None:
     small = row("backward", with_forward=True)

@@ -37,8 +37,15 @@ def test_the_papers_row_is_gpt2_forward_and_backward_without_and_with_dropout() 
     assert plain.flops == 7 * 2 * 64 * 64 * 16 * 1024 * 1024
 
 
+def test_rows_in_fp8_are_the_forward_anchors() -> None:
+    rows, anchors = suite("fp8"), suite("anchors", "forward")
+    assert [replace(row.spec, dtype="bf16") for row in rows] == [row.spec for row in anchors]
+    assert [(row.workload, row.flops) for row in rows] == [(row.workload, row.flops) for row in anchors]
+    assert rows[0].key == "forward-fp8-d64-full b16-h32-q1024-k1024"
+
+
 def test_keys_are_unique_in_each_suite() -> None:
-    for name in ("anchors", "paper"):
+    for name in ("anchors", "paper", "fp8"):
         keys = [row.key for row in suite(name)]
         assert len(set(keys)) == len(keys)
 
@@ -51,7 +58,7 @@ def test_head_dims_filter_rows() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("anchor",), "suite 'anchor' is not one of anchors, paper"),
+        (("anchor",), "suite 'anchor' is not one of anchors, paper, fp8"),
         (
             ("anchors", "all", (96,)),
             "--op all --head-dim 96 leaves no row of suite anchors, .* at head_dim 64, 128, 256",

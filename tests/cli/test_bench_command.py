@@ -51,7 +51,7 @@ def gpu(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--suite", "anchor"), 2, "suite 'anchor' is not one of anchors, paper"),
+        (("--suite", "anchor"), 2, "suite 'anchor' is not one of anchors, paper, fp8"),
         (("--head-dim", "96"), 2, "leaves no row of suite anchors"),
         (("--op", "decode"), 2, "'decode' is not one of 'forward', 'backward', 'all'"),
         (("--counters",), 2, "give --suite paper"),

@@ -36,9 +36,9 @@ GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
-    ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 3}),
-    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 128}),
+    ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 64}),
+    ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
+    ("causal", (256, 128), {"BLOCK_M": 128, "BLOCK_N": 64}),
 ]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
@@ -130,11 +130,12 @@ def test_goldens_in_fp8_fit_and_overlap_softmax_with_matmuls(
 
 
 def test_probabilities_in_fp8_become_operands_where_they_are(compiled: list[tuple[Resources, Path]]) -> None:
-    """No thread gives another any: what they exchange is what they do in bf16, for the rows' maxima and sums."""
-    assert FP8[0] == GOLDENS[0]
+    """No thread gives another any: what they exchange is what they do in bf16, for the rows' maxima and sums, which any
+    number of keys has as many of."""
+    assert {**FP8[0][2], "BLOCK_N": 128} == GOLDENS[0][2]
     bf16, fp8 = (disassembled(compiled[index][1]) for index in (0, len(GOLDENS) + len(BACKWARD)))
     assert fp8.count("SHFL") == bf16.count("SHFL")
-    groups, places, rows, keys, threads = 2, 2, 64, 128, 128  # a block is multiplied in the loop or behind it
+    groups, places, rows, keys, threads = 2, 2, 64, 64, 128  # a block is multiplied in the loop or behind it
     assert len(re.findall(r"F2FP\S*E4M3", fp8)) == groups * places * rows * keys // threads // 2
 
 

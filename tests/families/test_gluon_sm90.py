@@ -25,6 +25,7 @@ def spec_of(variant: str = "causal", head_dim: int = 128, dtype: str = "bf16") -
         (spec_of(), "b200", "sm_90"),
         (spec_of(dtype="fp32"), "h200", "TF32"),
         (spec_of(dtype="fp8"), "a100", "sm_90"),
+        (spec_of("full", 256, "fp8"), "h200", "up to 128 columns; head_dim_v 256 has more"),
         (spec_of("full", 16, "fp8"), "h200", "32 columns at a time; head_dim 16"),
         (spec_of("causal_alibi"), "h200", "no alibi"),
         (spec_of("full_dropout"), "h100", "no dropout"),
@@ -37,9 +38,11 @@ def test_what_it_cannot_write_is_refused_with_its_reason(spec: AttentionSpec, gp
     assert list(GLUON_SM90.space(spec, find_gpu(gpu))) == []
 
 
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"),
+    [("bf16", 64), ("bf16", 96), ("bf16", 128), ("bf16", 192), ("bf16", 256), ("fp8", 64), ("fp8", 96), ("fp8", 128)],
+)
 @pytest.mark.parametrize("variant", ["full", "causal", "window", "window_softcap"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_first_guesses_fit_and_are_in_the_space(dtype: str, head_dim: int, variant: str) -> None:
     spec = spec_of(variant, head_dim, dtype)
     space = list(GLUON_SM90.space(spec, H200))

@@ -11,6 +11,7 @@ from flashgen.config import KernelConfig
 from flashgen.families import GluonSm90BackwardConfig, GluonSm90Config
 from flashgen.outcome import Proof, Rejected
 from flashgen.spec import AttentionSpec
+from flashgen.verify.probes import Suite
 from flashgen.verify.prove import prove_rule
 from flashgen.verify.suites import SUITES
 from tests.kernels.gluon.language import SEED, interpreted_gluon
@@ -33,7 +34,7 @@ def loaded(source: str) -> ModuleType:
         return load_source(source, "modelled")
 
 
-def proven(source: str, spec: AttentionSpec, seed: int = 0) -> Proof | Rejected:
-    """What the quick suite says of the module's only rule, in fp16 or fp8."""
+def proven(source: str, spec: AttentionSpec, seed: int = 0, suite: Suite = SUITES["quick"]) -> Proof | Rejected:
+    """What the suite says of the module's only rule, in fp16 or fp8."""
     module, SEED.seed = loaded(source), seed
-    return prove_rule(module, module.PORTABLE[0], spec, spec.dtype, "cpu", SUITES["quick"], seed, stop_at_failure=True)
+    return prove_rule(module, module.PORTABLE[0], spec, spec.dtype, "cpu", suite, seed, stop_at_failure=True)

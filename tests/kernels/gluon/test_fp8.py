@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from flashgen.outcome import Proof
+from flashgen.outcome import Proof, Rejected
 from flashgen.spec import AttentionSpec
+from flashgen.verify.probes import Suite
+from flashgen.verify.suites import SUITES
 from tests.kernels.emission import Emitter, content_of, gluon_rows_of, rows_of, training_rows_of
 from tests.kernels.gluon.candidates import proven, source_of
 from tests.kernels.gluon.language import interpreted_gluon
@@ -54,6 +56,23 @@ def test_a_planted_fault_is_found(old: str, new: str, says: str) -> None:
     source = source_of(spec)
     assert old in source
     assert says in rejection(source.replace(old, new), spec)
+
+
+def test_a_sum_over_all_keys_that_stays_in_the_tensor_cores_is_found() -> None:
+    spec = AttentionSpec.of_variant("full", dtype="fp8", head_dim=64)
+    source = source_of(spec)
+    rescaled = "acc * gl.convert_layout({}, gl.SliceLayout(1, OUTPUT))[:, None]"
+    for old, new, count in (
+        ("no_output, use_acc=False", rescaled.format("alpha"), 2),
+        (rescaled.format("rescale") + " + pv", "pv", 1),
+        (rescaled.format("alpha") + " + pv", "pv", 1),
+    ):
+        assert source.count(old) == count
+        source = source.replace(old, new)
+    probe = next(probe for probe in SUITES["quick"].probes if probe.name == "many keys far from zero")
+    outcome = proven(source, spec, suite=Suite(name="one", probes=(probe,)))
+    assert isinstance(outcome, Rejected)
+    assert outcome.detail.startswith("1 of 1 probes failed, worst 'many keys far from zero': out: ")
 
 
 @pytest.fixture(params=["alone", "beside_others", "training"])
