@@ -54,7 +54,8 @@ def command(
     """Write the emitted module: one Python file that needs torch and triton only.
 
     It holds the rules of each GPU that is named and portable ones for all others, forward and backward, every mask and
-    all head dims and dtypes that the GPUs' rules serve, unless the options say less. Equal configs give equal bytes.
+    all head dims and dtypes that the GPUs' rules serve, unless the options say less; fp8, which is not exact, only with
+    `--dtype fp8`. Equal configs give equal bytes.
     """
     from flashgen.assets import tuned_configs_dir
     from flashgen.codegen.emit import emit

@@ -93,13 +93,16 @@ def _narrowed(files: _Files, cases: frozenset[Case], request: EmitRequest) -> _S
 
 
 def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
-    """What to serve: what the GPUs' forward rules do, narrowed to what was asked for, and all of that.
+    """What to serve: what the GPUs' forward rules do, narrowed to what was asked for, and all of that; fp8 only where it
+    was asked for.
 
     Raises:
         TunedConfigError: there is nothing to serve.
     """
     tuned = [entry for source in forward.tuned for entry in source.file.entries]
     held = cases_of(tuned if forward.tuned else joined(forward.fallback))
+    if "fp8" not in request.dtypes:
+        held = {case for case in held if case.dtype != "fp8"}
     heads = {case.heads for case in held}
     if request.head_dims:
         heads = {each for each in heads if each[0] in request.head_dims}
@@ -109,6 +112,8 @@ def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
         return request.dtypes or {case.dtype for case in held if case.heads == each} or {case.dtype for case in held}
 
     cases = {Case(dtype=dtype, heads=each) for each in heads for dtype in dtypes(each)}
+    if not request.head_dims:
+        cases = {case for case in cases if case.dtype != "fp8" or case in held}  # which few head_dims have
     if not cases:
         gpu = short_name(request.gpus[0]) if request.gpus else PORTABLE
         raise TunedConfigError(
@@ -119,14 +124,15 @@ def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
 
 
 def _require_any_length(served: Sequence[_Served], request: EmitRequest) -> None:
-    """Where no tuned rule serves a call, a portable one must; in fp8, which has none, a tuned one.
+    """Where no tuned rule serves a call, a portable one must. In fp8, which has none, some mask must have a tuned rule
+    for any number of keys.
 
     Raises:
         TunedConfigError: which are missing, and the command that makes them.
     """
     lacking = [one for each in served for one in each.portable if not one.serves_any_length]
-    held = {one.spec for each in served for sets in each.tables.values() for one in sets if one.serves_any_length}
-    if bare := [one.spec.key for one in lacking if one.spec.is_fp8 and one.spec not in held]:
+    held = {_heads(one) for each in served for sets in each.tables.values() for one in sets if one.serves_any_length}
+    if bare := [one.spec.key for one in lacking if one.spec.is_fp8 and _heads(one) not in held]:
         raise TunedConfigError(
             f"no rule for any number of keys of {', '.join(bare)}: fp8 has no portable rules, so a GPU must have some\n"
             f"  next: flashgen tune --gpu auto --op forward --dtype fp8 --out {request.configs}, on an sm_90 GPU"
@@ -146,6 +152,10 @@ def _require_any_length(served: Sequence[_Served], request: EmitRequest) -> None
         f"no portable rule for any number of keys of {specs}: a module needs one for all that it serves\n"
         f"  next: {' '.join(command)} --out {request.configs}{without}"
     )
+
+
+def _heads(one: RuleSet) -> tuple[bool, int, int]:
+    return one.spec.is_fp8, one.spec.head_dim, one.spec.head_dim_v
 
 
 def _content(request: EmitRequest, served: Sequence[_Served], cases: frozenset[Case]) -> ModuleContent:
@@ -183,8 +193,10 @@ def _notes(served: _Served, request: EmitRequest) -> Iterator[str]:
         command = f"flashgen tune --gpu {short_name(slug)} --op {op} --out {request.configs}"
         yield f"{slug} has no {op} rules: portable ones fill in; to tune for it: {command}"
     for slug, sets in served.tables.items():
-        if missing := [f"{each.spec.key} ({'/'.join(each.dtypes)})" for each in sets if not each.serves_any_length]:
-            yield f"{slug} has no rule for any number of keys of {', '.join(missing)}: portable ones fill in"
+        missing = [each for each in sets if not each.serves_any_length]
+        for fp8, instead in ((False, "portable ones fill in"), (True, "such a call raises")):
+            if names := [f"{each.spec.key} ({'/'.join(each.dtypes)})" for each in missing if each.spec.is_fp8 == fp8]:
+                yield f"{slug} has no rule for any number of keys of {', '.join(names)}: {instead}"
 
 
 def _text(content: ModuleContent) -> str:

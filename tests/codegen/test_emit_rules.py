@@ -388,7 +388,10 @@ def test_an_unordered_rule_comes_before_the_one_for_determinism() -> None:
 def test_rules_in_fp8_need_no_portable_ones(configs: Path) -> None:
     held = usual_entries(64, 128, BLOCK_M=128, tma=True, num_warps=8)
     write_configs(configs, "nvidia-h200", *held, *usual_entries(64, dtype="fp8"))
-    both = emit(request(configs, op="all"))
+    assert (
+        "fp8" not in emit(request(configs, op="all")).content.facts.served
+    )  # it is not exact, and nobody asked for it
+    both = emit(request(configs, op="all", dtypes=("bf16", "fp16", "fp8")))
     assert "in bf16, fp16, fp8" in both.text
     module = load_source(both.text, "with_fp8")
     assert [str(dtype) for dtype in module.SERVED] == ["torch.bfloat16", "torch.float16", "torch.float8_e4m3fn"]
@@ -400,6 +403,15 @@ def test_rules_in_fp8_need_no_portable_ones(configs: Path) -> None:
     assert alone.content.portable == ()
     assert "attention in e4m3" in alone.text.splitlines()[0]
     assert "exact attention" not in alone.text.splitlines()[0]
+
+
+def test_a_mask_that_fp8_has_no_rules_for_is_left_out_and_said(configs: Path) -> None:
+    held = [entry for entry in usual_entries(64, dtype="fp8") if not entry.spec.window]
+    write_configs(configs, "nvidia-h200", *held)
+    made = emit(request(configs, dtypes=("fp8",), head_dims=(64,)))
+    assert any("forward-fp8-d64-window (fp8)" in note and "such a call raises" in note for note in made.notes)
+    module = load_source(made.text, "some_masks")
+    assert {variant for _, rules in module.TUNED for rule in rules for variant in [rule.variant]} == {"full", "causal"}
 
 
 def test_fp8_that_no_gpu_has_rules_for_is_asked_of_one(configs: Path) -> None:
