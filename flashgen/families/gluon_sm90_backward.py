@@ -26,6 +26,10 @@ class GluonSm90BackwardConfig(KernelConfig):
     than 128 columns ask for.
 
     stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
+    dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
+    scores_ahead    128 keys: scores of a step are multiplied in the one before, while dQ of that one is stored
+    dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
+                    those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
     part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts
                     whose sum the L2 holds from one to the next; 0: all at once
     """
@@ -34,17 +38,27 @@ class GluonSm90BackwardConfig(KernelConfig):
     num_warps: int = 4
     stagger: bool = False
     part_mbytes: int = 0
+    dq_later: bool = False
+    scores_ahead: bool = False
+    dq_as_held: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
-        self.require_flags("stagger")
+        self.require_flags("stagger", *_ORDERS)
 
     @property
     def tma(self) -> bool:
         """Tiles always go through TMA tensor descriptors."""
         return True
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether consumers count heads and blocks of queries on, rather than divide the number of a step."""
+        return self.dq_later or self.scores_ahead or self.dq_as_held
 
+
+# When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
+_ORDERS = {"dq_later": "later", "scores_ahead": "ahead", "dq_as_held": "held"}
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
     "BLOCK_N": (64, 128),
@@ -76,13 +90,15 @@ class GluonSm90BackwardFamily(Family):
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
-        return _VALUES | {"stagger": (False, True)}
+        return _VALUES | dict.fromkeys(("stagger", *_ORDERS), (False, True))
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         if _keys(spec) != config.BLOCK_N:
             return f"heads of {spec.block_d} and {spec.block_dv} columns take {_keys(spec)} keys"
         if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
             return "scores of 128 queries leave no registers for dK and dV of 128 columns"
+        if config.BLOCK_N == GROUP_ROWS and (held := [name for name in _ORDERS if config.knobs()[name]]):
+            return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
@@ -124,15 +140,23 @@ class GluonSm90BackwardFamily(Family):
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
         assert isinstance(config, GluonSm90BackwardConfig)
         wide = "_wide" if config.BLOCK_N == GROUP_ROWS else ""
-        return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "")
+        orders = "".join(f"_{short}" for name, short in _ORDERS.items() if config.knobs()[name])
+        return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "") + orders
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         rows = [(128, 2), (64, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2)]
-        return tuple(
+        plain = tuple(
             GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger, part_mbytes=part)
             for m, s in rows
             for stagger, part in ((False, 0), (True, 0), (False, 32))
         )
+        if _keys(spec) == GROUP_ROWS:
+            return plain
+        # A mask's bookkeeping takes the registers that a dQ of the step before needs.
+        order = GluonSm90BackwardConfig(
+            BLOCK_M=64, BLOCK_N=128, num_stages=2, dq_later=spec.mask == "full", scores_ahead=True, dq_as_held=True
+        )
+        return (*plain, order)
 
 
 def _keys(spec: AttentionSpec) -> int:

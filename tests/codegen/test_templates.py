@@ -23,7 +23,7 @@ TEMPLATES = sorted(path.relative_to(templates_dir()).as_posix() for path in temp
 SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
 # m and n say how rows of queries and of keys broadcast, may_mask which blocks hold masked pairs; names are by role;
 # has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32, in_parts whether for
-# parts that share the sum's memory.
+# parts that share the sum's memory, as_held whether it lies as registers hold it, pads_dq whether that of any does.
 KERNEL_NAMES = {
     "spec",
     "config",
@@ -37,9 +37,12 @@ KERNEL_NAMES = {
     "has_bias",
     "sums_dq",
     "in_parts",
+    "as_held",
+    "pads_dq",
 }
 # What the skeletons in Gluon call their tuples; which blocks of keys a consumer skips, for how many rows,
-# and in whose turn.
+# and in whose turn; whose dQ is added, of which head and from which query on.
+KERNEL_NAMES |= {"off_h", "start_m"}
 KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
 MODULE_NAMES = {"module"}
 

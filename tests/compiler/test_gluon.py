@@ -42,8 +42,9 @@ FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 64, "stagger": True}),
-    ("causal", (128, 128), {"BLOCK_M": 64}),
+    ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "scores_ahead": True, "dq_as_held": True}),
+    ("causal", (128, 128), {"BLOCK_M": 64, "scores_ahead": True, "dq_as_held": True}),
+    ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("causal", (64, 64), {"BLOCK_M": 64, "num_stages": 3}),
@@ -161,7 +162,8 @@ def test_the_sum_of_dq_is_zeroed_and_read_in_16_bytes_a_thread(
 ) -> None:
     held = kernels[len(GOLDENS) + index]
     row_values = {"LDG": 1, "STG": 2}  # lse; delta and lse2
-    finish = "_attn_bwd_finish_part" if BACKWARD[index][2].get("part_mbytes") else "_attn_bwd_finish"
+    suffixes = {"dq_as_held": "_held", "part_mbytes": "_part"}
+    finish = "_attn_bwd_finish" + "".join(suffix for knob, suffix in suffixes.items() if BACKWARD[index][2].get(knob))
     for name, narrow in (("_attn_bwd_prepare_sum", row_values), (finish, {})):
         resources, cubin = held[name]
         assert resources.spill_bytes == 0

@@ -123,24 +123,30 @@ GLUON_KNOBS: dict[str, Any] = {
 }
 
 
-def gluon_backward_rows_of(dtypes: tuple[Dtype, ...], part_mbytes: tuple[int, int, int] = (0, 0, 0)) -> tuple[Row, ...]:
-    """A rule in Gluon for each mask, with these parts."""
+def gluon_backward_rows_of(
+    dtypes: tuple[Dtype, ...],
+    part_mbytes: tuple[int, int, int] = (0, 0, 0),
+    dq_as_held: tuple[bool, bool, bool] = (False, False, False),
+) -> tuple[Row, ...]:
+    """A rule in Gluon for each mask, with these parts and sums of dQ."""
     config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
     return tuple(
         Row(
             spec=spec_of(variant, dtypes[0], 64, op="backward"),
             dtypes=dtypes,
-            config=replace(config, part_mbytes=mbytes),
+            config=replace(config, part_mbytes=mbytes, dq_as_held=held),
         )
-        for variant, mbytes in zip(("full", "causal", "window"), part_mbytes)
+        for variant, mbytes, held in zip(("full", "causal", "window"), part_mbytes, dq_as_held)
     )
 
 
 def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
-    tiles = ((64, 128), (128, 128), (64, 64))
+    tiles, names = ((64, 128), (128, 128), (64, 64)), ("dq_later", "scores_ahead", "dq_as_held")
     for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
-        yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], num_stages=2, stagger=stagger)
+        for values in product((False, True), repeat=3) if tile[1] == 128 else ((False, False, False),):
+            tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
+            yield row.spec, GluonSm90BackwardConfig(**tiling, **dict(zip(names, values)))
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)} | ({"fused_scale": (False,)} if dtype == "fp8" else {})
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from flashgen.outcome import Proof
 from flashgen.spec import AttentionSpec
 from tests.kernels.gluon.candidates import proven, source_of
 
+LATER, AHEAD, HELD, STAGGER = ({name: True} for name in ("dq_later", "scores_ahead", "dq_as_held", "stagger"))
+
 
 @pytest.mark.parametrize(
-    ("variant", "head_dims", "queries", "buffers", "stagger"),
+    ("variant", "head_dims", "queries", "buffers", "knobs"),
     [
-        ("full", (64, 64), 64, 2, True),
-        ("full", (40, 64), 128, 1, False),
-        ("full", (128, 96), 64, 3, False),
-        ("causal", (128, 128), 64, 2, False),
-        ("causal", (64, 64), 128, 2, False),
-        ("causal", (64, 128), 64, 1, True),
-        ("window", (64, 64), 64, 1, False),
-        ("window", (64, 24), 128, 3, True),
-        ("full", (256, 256), 64, 2, True),
-        ("causal", (192, 128), 64, 1, False),
-        ("window", (80, 200), 64, 2, True),
+        ("full", (64, 64), 64, 2, STAGGER | LATER | AHEAD | HELD),
+        ("full", (40, 64), 128, 1, LATER | HELD),
+        ("full", (128, 96), 64, 3, {}),
+        ("causal", (128, 128), 64, 2, AHEAD | HELD),
+        ("causal", (64, 64), 128, 2, LATER | AHEAD),
+        ("causal", (64, 128), 64, 1, STAGGER),
+        ("window", (64, 64), 64, 1, AHEAD),
+        ("window", (64, 24), 128, 3, STAGGER | LATER | HELD),
+        ("window", (96, 64), 64, 2, HELD),
+        ("full", (256, 256), 64, 2, STAGGER),
+        ("causal", (192, 128), 64, 1, {}),
+        ("window", (80, 200), 64, 2, STAGGER),
     ],
 )
 def test_every_mask_and_tile_is_exact(
-    variant: str, head_dims: tuple[int, int], queries: int, buffers: int, stagger: bool
+    variant: str, head_dims: tuple[int, int], queries: int, buffers: int, knobs: dict[str, Any]
 ) -> None:
     head_dim, head_dim_v = head_dims
     spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=head_dim, head_dim_v=head_dim_v, op="backward")
-    outcome = proven(source_of(spec, BLOCK_M=queries, num_stages=buffers, stagger=stagger), spec)
+    outcome = proven(source_of(spec, BLOCK_M=queries, num_stages=buffers, **knobs), spec)
     assert isinstance(outcome, Proof), outcome
 
 

@@ -55,12 +55,12 @@ def proven_in_parts(source: str, spec: AttentionSpec) -> tuple[Proof | Rejected,
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_dims", "queries"),
-    [("full", (64, 64), 128), ("window", (64, 24), 64), ("causal", (192, 128), 64)],
+    ("variant", "head_dims", "queries", "as_held"),
+    [("full", (64, 64), 128, False), ("window", (64, 24), 64, True), ("causal", (192, 128), 64, False)],
 )
-def test_parts_are_exact(variant: str, head_dims: tuple[int, int], queries: int) -> None:
+def test_parts_are_exact(variant: str, head_dims: tuple[int, int], queries: int, as_held: bool) -> None:
     spec = spec_of(variant, *head_dims)
-    outcome, counts = proven_in_parts(source_of(spec, BLOCK_M=queries, part_mbytes=32), spec)
+    outcome, counts = proven_in_parts(source_of(spec, BLOCK_M=queries, part_mbytes=32, dq_as_held=as_held), spec)
     assert isinstance(outcome, Proof), outcome
     assert {2, 3, 4} <= counts
 
