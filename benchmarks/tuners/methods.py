@@ -93,7 +93,7 @@ def flashgen(setting: Setting) -> None:
 def without_guesses(setting: Setting) -> None:
     """The product's study, gates and choice, with nothing enqueued: what is tried first is random."""
     trials, stages, target = TRIALS["quick"], _Watched(setting), setting.target
-    study = new_study(SPEC, space_of(RESTRICTED, SPEC, target), setting.seed)
+    study = new_study(SPEC, space_of(RESTRICTED, SPEC, target, (WORKLOAD,)), setting.seed)
     limits = Limits(trials=trials, batch=study.fleet.batch(trials, setting.jobs))
     search(study, stages, target, limits, _Told(setting.record))
     standing = [one.outcome for one in study.records() if isinstance(one.outcome, Evaluated)]

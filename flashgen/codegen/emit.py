@@ -93,8 +93,8 @@ def _narrowed(files: _Files, cases: frozenset[Case], request: EmitRequest) -> _S
 
 
 def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
-    """What to serve: what the GPUs' forward rules do, narrowed to what was asked for, and all of that; fp8 only where it
-    was asked for.
+    """What to serve: what the GPUs' forward rules do, narrowed to what was asked for, and all of that. That is fp8 only
+    where it was asked for.
 
     Raises:
         TunedConfigError: there is nothing to serve.

@@ -118,6 +118,7 @@ class ModuleView:
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         self.has_parts, self.has_dq_as_held = self._any_knob("part_mbytes"), self._any_knob("dq_as_held")
         self.has_finishes = self.has_parts or self.has_dq_as_held  # each rule says which kernel makes its dq
+        self.has_packs = self._any_knob("pack_gqa")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [_table_view(table, self.has_backward, self.has_finishes) for table in (*content.gpus, portable)]
         self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
@@ -239,7 +240,7 @@ def _config_arguments(row: Row, has_finishes: bool) -> str:
         held += ["dq_as_held=True"] if row.config.dq_as_held else []
         return _call("config=HopperBackwardConfig", [names["bwd"], *held], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
-    shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg") if knobs.get(name)}
+    shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg", "pack_gqa") if knobs.get(name)}
     callee = "config=HopperConfig" if isinstance(row.config, GluonSm90Config) else "config=Config"
     return _call(callee, [names["fwd"], *(f"{name}={value!r}" for name, value in shown.items())], indent=8)
 

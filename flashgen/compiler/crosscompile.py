@@ -34,7 +34,7 @@ from flashgen.outcome import Reason, Rejected, Resources
 from flashgen.spec import AttentionSpec, Workload
 
 # Sizes that specialise as real ones do: multiples of 16, nothing equal to 1.
-_SIZES = Workload(batch=2, heads_q=4, heads_kv=4, seqlen_q=1024, seqlen_k=1024)
+_SIZES = Workload(batch=2, heads_q=16, heads_kv=2, seqlen_q=1024, seqlen_k=1024)
 _BOUNDS = (256, 256)
 _LONGEST_S = 180  # a kernel takes the compiler a second or two; twenty where it is large and every core is taken
 

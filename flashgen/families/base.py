@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from flashgen.config import KernelConfig, Knob
 from flashgen.errors import SpecError
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec, Op
+from flashgen.spec import AttentionSpec, Op, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +67,10 @@ class Family(ABC):
     @abstractmethod
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         """Why a combination of knobs makes no sense here (never for lack of memory), or None."""
+
+    def is_idle(self, config: KernelConfig, workloads: Sequence[Workload]) -> bool:
+        """Whether on these workloads a knob of `config` changes nothing, so that its default does as well."""
+        return False
 
     @abstractmethod
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:

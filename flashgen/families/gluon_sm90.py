@@ -10,13 +10,14 @@ Gluon is experimental and has no interpreter: kernels compile anywhere, and are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.families.base import Family, PassShape, SharedTile
 from flashgen.families.tl import TL
 from flashgen.hardware.target import GpuTarget
-from flashgen.spec import AttentionSpec
+from flashgen.spec import AttentionSpec, Workload
 
 GLUON_TRITONS = ((3, 6), (3, 9))  # the first and the last triton that the tests compile these kernels with
 GROUP_ROWS = 64  # queries of one consumer: what one warp group's wgmma takes
@@ -36,11 +37,14 @@ class GluonSm90Config(KernelConfig):
 
     programs_per_sm 0 launches one program a tile; 1 launches one an SM, which loops over tiles (persistent)
     longest_first   start the tiles with most keys first (causal and window)
-    heads_per_group heads whose tiles run interleaved, so that their K and V share the L2; 1 runs head by head
+    heads_per_group heads (packs of heads) whose tiles run interleaved, so that their K and V share the L2; 1 runs head
+                    by head
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
     own_keys        a consumer skips blocks of keys that its own 64 queries do not see, rather than mask what others see
     fused_scale     one multiply-add takes a score to its exponent, where subtracting and scaling are two operations
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
+    pack_gqa        a tile holds queries of up to 16 heads that share their keys, so that few queries fill it too and
+                    fetch the keys once; a call takes the greatest power of two that divides its heads a group
     """
 
     family: str = "gluon_sm90"
@@ -52,11 +56,12 @@ class GluonSm90Config(KernelConfig):
     own_keys: bool = True
     fused_scale: bool = False
     q_stages: int = 1
+    pack_gqa: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong", "own_keys", "fused_scale")
+        self.require_flags("longest_first", "ping_pong", "own_keys", "fused_scale", "pack_gqa")
 
     @property
     def groups(self) -> int:
@@ -125,7 +130,12 @@ class GluonSm90Family(Family):
             "ping_pong": (False, True),
             "own_keys": (True, False),
             "fused_scale": _fused_scales(spec),
+            "pack_gqa": (False,) if spec.is_fp8 else (False, True),
         }
+
+    def is_idle(self, config: KernelConfig, workloads: Sequence[Workload]) -> bool:
+        assert isinstance(config, GluonSm90Config)
+        return config.pack_gqa and all((each.heads_q // each.heads_kv) % 2 for each in workloads)
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         assert isinstance(config, GluonSm90Config)
@@ -137,6 +147,8 @@ class GluonSm90Family(Family):
             return f"{config.q_stages} q_stages pay only where a program has a next tile"
         if spec.is_fp8 and config.fused_scale:
             return "fp8 scales its scores in a way of its own"
+        if spec.is_fp8 and config.pack_gqa:
+            return "in fp8 each head has a descale factor of its own"
         if config.groups == 1 and (config.ping_pong or not config.own_keys):
             return "one consumer has no turns to take, and sees the tile's keys"
         return None
@@ -183,6 +195,7 @@ class GluonSm90Family(Family):
             "tilekeys": not config.own_keys,
             "fused": config.fused_scale,
             f"q{config.q_stages}": config.q_stages > 1,
+            "packs": config.pack_gqa,
             "apart": config.needs_o_smem(spec),
         }
         return "_".join(name for name, present in parts.items() if present)
@@ -203,7 +216,8 @@ class GluonSm90Family(Family):
             _guess(tiles[0], masked, {"heads_per_group": heads, "ping_pong": ping_pong})
             for heads, ping_pong in ((8, False), (8, True), (1, False))
         ]
-        return (*staying, *leaving)
+        packed = [] if spec.is_fp8 else [replace(staying[0], pack_gqa=True)]
+        return (*staying, *leaving, *packed)
 
 
 def _likely_tiles(wide: int, is_fp8: bool) -> list[tuple[int, int]]:

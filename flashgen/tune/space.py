@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flashgen.config import KernelConfig, Knob
@@ -9,7 +10,7 @@ from flashgen.families import Family
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Rejected
 from flashgen.resources.sram import exceeds
-from flashgen.spec import AttentionSpec
+from flashgen.spec import AttentionSpec, Workload
 
 Knobs = tuple[Knob, ...]
 
@@ -44,11 +45,14 @@ class Space:
         )
 
 
-def space_of(family: Family, spec: AttentionSpec, target: GpuTarget) -> Space:
-    """Every config of `family` for `spec` on `target`, sorted out by the SRAM bound."""
+def space_of(family: Family, spec: AttentionSpec, target: GpuTarget, workloads: Sequence[Workload]) -> Space:
+    """Every config of `family` for `spec` on `target` that these workloads tell from others, sorted out by the SRAM
+    bound."""
     fit: list[KernelConfig] = []
     rejected: list[tuple[KernelConfig, Rejected]] = []
     for config in family.space(spec, target):
+        if family.is_idle(config, workloads):
+            continue
         if (too_big := exceeds(spec, config, target)) is None:
             fit.append(config)
         else:

@@ -76,7 +76,7 @@ def search_spec(spec: AttentionSpec, setting: Setting) -> Outcome:
     if (refusal := unsupported(spec, target, setting.request.families)) is not None:
         return Outcome(result=TuneResult(spec=spec, counts=count([], []), failure=refusal))
     families = serving(spec.op, setting.request.families)
-    spaces = {name: space_of(family, spec, target) for name, family in families.items()}
+    spaces = {name: space_of(family, spec, target, setting.workloads) for name, family in families.items()}
     records: list[TrialRecord] = []
     notes: tuple[str, ...] = ()
     interrupted = False

@@ -151,7 +151,7 @@ class _Work:
                 f"study {name!r} is measured, and this worker could only predict: its {target.slug} cannot be used\n"
                 "  next: `flashgen doctor` checks torch, the driver and the GPU"
             )
-        space = space_of(self.request.families[identity.family], identity.spec, target)
+        space = space_of(self.request.families[identity.family], identity.spec, target, identity.workloads)
         _refuse_drift(name, held.facts, identity.facts(space))
         return space
 

@@ -32,7 +32,7 @@ _LENGTHS = (
 )
 
 _GROUPS = (
-    Probe(name="3 queries a kv head", shape=(1, 6, 2, 20, 33)),
+    Probe(name="6 queries a kv head", shape=(1, 12, 2, 20, 33)),
     Probe(name="7 queries a kv head", shape=(1, 7, 1, 20, 33)),
     Probe(name="8 queries a kv head", shape=(1, 8, 1, 16, 48)),
     Probe(name="heads that no group size divides", shape=(1, 11, 11, 18, 19)),
@@ -161,6 +161,7 @@ _LARGE = (
     Probe(name="large whole tiles", shape=(1, 2, 2, 2048, 4096)),
     Probe(name="large primes", shape=(1, 3, 1, 997, 2039)),
     Probe(name="large, more queries than keys", shape=(1, 2, 2, 2047, 1000)),
+    Probe(name="48 queries a kv head", shape=(1, 48, 1, 200, 300)),
     Probe(name="many tiles", shape=(4, 16, 4, 1000, 520), layout="bhsd"),  # more than programs that run at once
     Probe(name="many batches", shape=(65537, 1, 1, 1, 4)),  # more than a grid's second and third axes hold
     Probe(name="long keys", shape=(1, 1, 1, 33, 65537)),

@@ -50,7 +50,7 @@ def run_of(
         workloads=(WORKLOAD,),
         toolchain=toolchain(),
     )
-    space = space_of(FAMILIES["tl"], SPEC, H200)
+    space = space_of(FAMILIES["tl"], SPEC, H200, (WORKLOAD,))
     few = facts.pop("few", None)
     with open_storage(where) as storage, Fleet(storage, label, FAST, owner).joined("tune") as fleet:
         identity = replace(identity, **facts)

@@ -44,6 +44,8 @@ KERNEL_NAMES = {
 # and in whose turn; whose dQ is added, of which head and from which query on.
 KERNEL_NAMES |= {"off_h", "start_m"}
 KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
+# For how many queries; where its tile lies, and in which shape, in the tensors of queries.
+KERNEL_NAMES |= {"own_queries", "rows_at", "as_packed"}
 MODULE_NAMES = {"module"}
 
 

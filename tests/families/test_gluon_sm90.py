@@ -8,7 +8,8 @@ from flashgen.errors import SpecError
 from flashgen.families import GLUON_SM90, GluonSm90Config, serving
 from flashgen.hardware.lookup import find_gpu
 from flashgen.resources.sram import sram_bound
-from flashgen.spec import OPS, AttentionSpec
+from flashgen.spec import OPS, AttentionSpec, Workload
+from flashgen.tune.space import space_of
 
 H200 = find_gpu("h200")
 TILE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
@@ -59,7 +60,7 @@ def test_longest_first_is_for_masks_only() -> None:
 @pytest.mark.parametrize(
     "knobs",
     [{"BLOCK_M": 96}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": 0}, {"num_stages": True},
-     {"programs_per_sm": 2}, {"ping_pong": 1}, {"own_keys": 0}, {"fused_scale": "yes"},
+     {"programs_per_sm": 2}, {"ping_pong": 1}, {"own_keys": 0}, {"fused_scale": "yes"}, {"pack_gqa": 8},
      {"q_stages": 3}, {"heads_per_group": 0}],
 )  # fmt: skip
 def test_a_wrong_knob_is_named(knobs: dict[str, object]) -> None:
@@ -78,3 +79,10 @@ def test_the_output_takes_memory_where_it_cannot_use_that_of_q() -> None:
     spec = AttentionSpec(dtype="bf16", head_dim=192, head_dim_v=128)
     names = [tile.name for tile in GLUON_SM90.shared_tiles(spec, GluonSm90Config(**TILE), H200)]  # type: ignore[arg-type]
     assert names == ["Q", "K", "V", "Out"]
+
+
+def test_packs_are_searched_where_heads_share_keys() -> None:
+    alone, shared = (Workload(batch=1, heads_q=8, heads_kv=heads, seqlen_q=64, seqlen_k=8192) for heads in (8, 2))
+    assert space_of(GLUON_SM90, spec_of(), H200, (alone,)).choices["pack_gqa"] == (False,)
+    assert space_of(GLUON_SM90, spec_of(), H200, (alone, shared)).choices["pack_gqa"] == (False, True)
+    assert not any(config.pack_gqa for config in GLUON_SM90.space(spec_of(dtype="fp8"), H200))  # type: ignore[attr-defined]

@@ -101,7 +101,7 @@ def training_rows_of(
 def gluon_rows_of(dtypes: tuple[Dtype, ...]) -> dict[str, tuple[Row, ...]]:
     """Tables of rules in Gluon, by what their module holds besides."""
     plain = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
-    own_form = {"fused_scale": False} if "fp8" in dtypes else {}
+    own_form = {"fused_scale": False, "pack_gqa": False} if "fp8" in dtypes else {}
     held = {"plain": plain, "every_knob": plain | GLUON_KNOBS | own_form}
     return {
         name: tuple(
@@ -120,6 +120,7 @@ GLUON_KNOBS: dict[str, Any] = {
     "own_keys": True,
     "fused_scale": True,
     "q_stages": 2,
+    "pack_gqa": True,
 }
 
 
@@ -148,9 +149,12 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
             tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
             yield row.spec, GluonSm90BackwardConfig(**tiling, **dict(zip(names, values)))
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
-    choices |= {"heads_per_group": (1,), "q_stages": (1, 2)} | ({"fused_scale": (False,)} if dtype == "fp8" else {})
+    choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
+    choices |= {"fused_scale": (False,), "pack_gqa": (False,)} if dtype == "fp8" else {}
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):
         knobs = dict(zip(choices, values))
+        if knobs["pack_gqa"] and not knobs["fused_scale"]:
+            continue  # their lines are far apart
         if knobs["q_stages"] <= 1 + knobs["programs_per_sm"] and knobs["longest_first"] <= (variant != "full"):
             spec = spec_of(variant, dtype, *head_dims)
             for rows in (128, 192) if head_dims == (64, 64) else (128,):

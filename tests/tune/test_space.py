@@ -12,7 +12,7 @@ from tests.tune.replay import H200, config, small_space, spec_of
 
 def test_the_bound_sorts_the_familys_space_and_loses_nothing() -> None:
     spec, target = spec_of(head_dim=256), find_gpu("rtx4090")
-    space = space_of(TL, spec, target)
+    space = space_of(TL, spec, target, ())
     assert space.enumerated == len(list(TL.space(spec, target)))
     assert space.rejected
     assert all(sram_bound(spec, each, target) <= target.smem_per_block for each in space.configs)
@@ -21,7 +21,7 @@ def test_the_bound_sorts_the_familys_space_and_loses_nothing() -> None:
 
 
 def test_every_config_is_found_by_its_knobs_and_no_other() -> None:
-    space = space_of(TL, spec_of(causal=True), H200)
+    space = space_of(TL, spec_of(causal=True), H200, ())
     assert all(space.find(each.knobs()) == each for each in space.configs)
     assert space.find(config(m=16).knobs()) is None
     assert space.find({"BLOCK_M": 128}) is None

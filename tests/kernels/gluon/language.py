@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import types
@@ -45,7 +46,7 @@ class Ring:
 
 @dataclass
 class Descriptor:
-    """A TMA descriptor of a [Z, H, S, D] tensor in blocks [1, 1, rows, columns]."""
+    """A TMA descriptor of a tensor of four dims in blocks."""
 
     base: torch.Tensor
     shape: list[int]
@@ -63,20 +64,20 @@ class Descriptor:
 
     @property
     def block_type(self) -> SimpleNamespace:
-        rows, columns = self.block_shape[2:]
-        return SimpleNamespace(nbytes=rows * columns * self.base.element_size(), shape=self.block_shape)
+        nbytes = math.prod(self.block_shape) * self.base.element_size()
+        return SimpleNamespace(nbytes=nbytes, shape=self.block_shape)
 
-    def part(self, coordinates: list[Any]) -> tuple[torch.Tensor, slice, slice]:
-        """(what of the block lies inside the tensor, its rows and its columns within the block)."""
-        z, h, row, column = map(int, coordinates)
-        rows, columns = self.block_shape[2:]
-        seqlen, head_dim = self.base.shape[2:]
-        if not (0 <= z < self.base.shape[0] and 0 <= h < self.base.shape[1]):
-            return self.base[0, 0, :0, :0], slice(0, 0), slice(0, 0)
-        first, end = min(max(row, 0), seqlen), min(max(row + rows, 0), seqlen)
-        width = max(0, min(columns, head_dim - column))
-        inside = self.base[z, h, first:end, column : column + width]
-        return inside, slice(first - row, end - row) if end > first else slice(0, 0), slice(0, width)
+    def part(self, coordinates: list[Any], tile: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What of the block lies in the tensor: there, and in a tile, whose dims are the block's less leading 1s."""
+        left_out = len(self.block_shape) - tile.dim()
+        if [1] * left_out + list(tile.shape) != self.block_shape:
+            raise Fault(f"a tile {list(tile.shape)} of shared memory does not hold a block {self.block_shape}")
+        there, here = self.base, tile[(None,) * left_out]
+        for dim, (start, length) in enumerate(zip(map(int, coordinates), self.block_shape)):
+            first, end = (min(max(each, 0), self.base.shape[dim]) for each in (start, start + length))
+            there = there.narrow(dim, first, end - first)
+            here = here.narrow(dim, first - start if end > first else 0, end - first)
+        return there, here
 
 
 class Pointer:
@@ -197,40 +198,37 @@ def _arrive(barrier: Barrier, count: int) -> None:
 
 
 def _load_tile(descriptor: Descriptor, coordinates: list[Any], barrier: Barrier, tile: Tile) -> None:
-    part, rows, columns = descriptor.part(coordinates)
-    nbytes = descriptor.block_type.nbytes
-    if tile.data.numel() * tile.data.element_size() != nbytes:
-        raise Fault("a block does not fill the shared memory that it is copied to")
+    there, here = descriptor.part(coordinates, tile.data)
     tile.data.fill_(torch.nan)  # from here on, nobody may rely on what was there
 
     def land() -> None:
         tile.data.zero_()
-        tile.data[rows, columns] = part
-        barrier.landed(nbytes)
+        here.copy_(there)
+        barrier.landed(descriptor.block_type.nbytes)
 
     _program().machine.landing.append(land)
     _program().machine.pause()
 
 
 def _store_tile(descriptor: Descriptor, coordinates: list[Any], tile: Tile, add: bool = False) -> None:
-    if tile.writer is not None:
+    if tile.writers:
         raise Fault("TMA stores what no fence has shown to it")
-    _HERE.stores.append((*descriptor.part(coordinates), tile, tile.data.clone(), add))
+    _HERE.stores.append((*descriptor.part(coordinates, tile.data), tile, tile.data.clone(), add))
 
 
 def _store_wait(outstanding: int) -> None:
     _program().machine.pause()
     while len(_HERE.stores) > outstanding:
-        part, rows, columns, tile, seen, add = _HERE.stores.pop(0)
+        there, here, tile, seen, add = _HERE.stores.pop(0)
         if not same_bits(tile.data, seen):
             raise Fault("shared memory changed before its copy to the GPU's memory was waited for")
-        part.copy_(part + tile.data[rows, columns] if add else tile.data[rows, columns])
+        there.copy_(there + here if add else here)
 
 
 def _fence() -> None:
     me = threading.current_thread().name
     for tile in _program().tiles:
-        tile.writer = None if tile.writer == me else tile.writer
+        tile.writers.discard(me)
 
 
 def _mma(a: Any, b: Tile, acc: Any, use_acc: bool = True, is_async: bool = False) -> Matmul:

@@ -148,26 +148,29 @@ class Barrier:
 
 @dataclass
 class Tile:
-    """A tile in shared memory. `writer` is the warp group that stored to it, until a fence shows that to TMA."""
+    """A tile in shared memory. `writers` are the warp groups that stored to it, until a fence shows that to TMA."""
 
     data: torch.Tensor
-    writer: str | None = None
+    writers: set[str] = field(default_factory=set)
 
     @property
     def type(self) -> SimpleNamespace:
         return SimpleNamespace(shape=list(self.data.shape))
 
     def permute(self, order: tuple[int, ...]) -> Tile:
-        return Tile(self.data.permute(order))
+        return Tile(self.data.permute(order), self.writers)
+
+    def reshape(self, shape: list[Any]) -> Tile:
+        return Tile(self.data.view([int(each) for each in shape]), self.writers)
 
     def slice(self, start: int, length: int, dim: int = 0) -> Tile:
-        return Tile(self.data.narrow(dim, start, length))
+        return Tile(self.data.narrow(dim, start, length), self.writers)
 
     def store(self, value: torch.Tensor) -> None:
         if value.dtype != self.data.dtype:
             raise Fault(f"{value.dtype} is stored to shared memory of {self.data.dtype}")
         self.data.copy_(value)
-        self.writer = threading.current_thread().name
+        self.writers.add(threading.current_thread().name)
 
     def load(self, layout: object = None) -> torch.Tensor:
         return self.data.clone()

@@ -15,12 +15,12 @@ from tests.kernels.gluon.candidates import loaded, proven, source_of
 VARIANTS = ("full", "causal", "window", "full_softcap", "causal_softcap", "window_softcap")
 STRUCTURES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "three_groups": {"BLOCK_M": 192, "BLOCK_N": 128},
+    "three_groups": {"BLOCK_M": 192, "BLOCK_N": 128, "pack_gqa": True},
     "one_buffer": {"BLOCK_M": 192, "num_stages": 1},
     "ping_pong": {"ping_pong": True, "num_stages": 3},
     "three_take_turns": {"BLOCK_M": 192, "ping_pong": True},
     "persistent": {"programs_per_sm": 1, "heads_per_group": 8},
-    "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4},
+    "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4, "pack_gqa": True},
     "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True},
     "fused_scale": {"fused_scale": True},
     "tile_keys": {"BLOCK_M": 192, "own_keys": False},
@@ -31,6 +31,7 @@ STRUCTURES: dict[str, dict[str, Any]] = {
         "ping_pong": True,
         "heads_per_group": 4096,
         "fused_scale": True,
+        "pack_gqa": True,
     },
 }
 # Each structure with each mask, features in turn; head dims in turn: as they are, padded, and of K and V apart.
