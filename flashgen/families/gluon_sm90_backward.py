@@ -144,19 +144,21 @@ class GluonSm90BackwardFamily(Family):
         return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "") + orders
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        rows = [(128, 2), (64, 2)] if max(spec.block_d, spec.block_dv) <= 64 else [(64, 2)]
-        plain = tuple(
-            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=s, stagger=stagger, part_mbytes=part)
-            for m, s in rows
-            for stagger, part in ((False, 0), (True, 0), (False, 32))
+        keys, columns = _keys(spec), max(spec.block_d, spec.block_dv)
+        plain: list[dict[str, Knob]] = [{}, {"stagger": True}, {"part_mbytes": 32}]
+        rows: list[tuple[int, dict[str, Knob]]] = [(64, knobs) for knobs in plain]
+        if keys > GROUP_ROWS:
+            held: dict[str, Knob] = {"dq_as_held": True}
+            orders = [held, held | {"scores_ahead": True}, held | {"stagger": True}]
+            if spec.mask == "full":  # a mask's bookkeeping takes the registers that a dQ of the step before needs
+                orders.insert(1, held | {"scores_ahead": True, "dq_later": True})
+            rows = [(64, knobs) for knobs in orders] + rows
+        if columns <= 64:
+            rows = [(128, knobs) for knobs in plain] + rows
+        return tuple(
+            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=keys, num_stages=2, **knobs)  # type: ignore[arg-type]
+            for m, knobs in rows
         )
-        if _keys(spec) == GROUP_ROWS:
-            return plain
-        # A mask's bookkeeping takes the registers that a dQ of the step before needs.
-        order = GluonSm90BackwardConfig(
-            BLOCK_M=64, BLOCK_N=128, num_stages=2, dq_later=spec.mask == "full", scores_ahead=True, dq_as_held=True
-        )
-        return (*plain, order)
 
 
 def _keys(spec: AttentionSpec) -> int:
