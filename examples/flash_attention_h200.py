@@ -8,8 +8,8 @@ Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 15 forward and 18 backward rule
                any other GPU runs the portable rules
 Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (3e5bc7e6441f), full
                (76a6bb0ca2c6), worst error 0.72 of the allowed, bf16, fp16 on the GPU
-               nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), full (76a6bb0ca2c6), worst
-               error 0.63 of the allowed, bf16, fp16 on the GPU
+               nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), full (323f64906326), full
+               (76a6bb0ca2c6), worst error 0.63 of the allowed, bf16, fp16 on the GPU
                portable forward: 46 to 72 probes a rule of suite quick (340e9d076bde), worst error 0.38 of the
                allowed, fp16 in the interpreter
                portable backward: 44 to 57 probes a rule of suite quick (340e9d076bde), worst error 0.51 of the
@@ -2921,7 +2921,7 @@ def _attn_bwd_prepare_sum(
     Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    DQSum,  # [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, contiguous
+    DQSum,  # [Z, nheads_q, sum_rows, HEAD_DIM], fp32, contiguous
     stride_oz,
     stride_oh,
     stride_om,
@@ -2930,6 +2930,7 @@ def _attn_bwd_prepare_sum(
     stride_dom,
     nheads_q,
     seqlen_q,
+    sum_rows,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_V: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -2956,9 +2957,10 @@ def _attn_bwd_prepare_sum(
     row = off_zh.to(tl.int64) * seqlen_q + offs_m
     # Zeros are stored while the loads are under way.
     offs_d = tl.arange(0, BLOCK_D)
-    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
+    inside = (offs_m[:, None] < sum_rows) & (offs_d[None, :] < HEAD_DIM)
     zeros = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    tl.store(DQSum + row[:, None] * HEAD_DIM + offs_d[None, :], zeros, mask=inside)
+    sum_row = off_zh.to(tl.int64) * sum_rows + offs_m
+    tl.store(DQSum + sum_row[:, None] * HEAD_DIM + offs_d[None, :], zeros, mask=inside)
     lse = tl.load(Lse + row, mask=offs_m < seqlen_q, other=0.0)
     lse2 = tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)  # so that such a row has p = 0
     tl.store(Delta + row, tl.sum(out * do, 1), mask=offs_m < seqlen_q)
@@ -2992,6 +2994,38 @@ def _attn_bwd_finish(
     sum_ptrs = DQSum + (off_zh.to(tl.int64) * seqlen_q + rows_m) * HEAD_DIM + offs_d[None, :]
     dq_ptrs = DQ + off_z * stride_dqz + off_h * stride_dqh + rows_m * stride_dqm + offs_d[None, :]
     dq = tl.load(sum_ptrs, mask=inside, other=0.0, eviction_policy="evict_first") * softmax_scale
+    tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _attn_bwd_finish_held(
+    DQSum,  # [Z, nheads_q, seqlen_q rounded up to blocks, BLOCK_D], fp32, contiguous
+    DQ,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
+    softmax_scale,
+    stride_dqz,
+    stride_dqh,
+    stride_dqm,
+    nheads_q,
+    seqlen_q,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """DQ = softmax_scale * DQSum, of BLOCK_M queries."""
+    # Backwards: what was added last, of the last heads, may still be in the L2, and nobody reads it again.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
+    off_zh = tile // num_m_blocks
+    off_z, off_h = (off_zh // nheads_q).to(tl.int64), (off_zh % nheads_q).to(tl.int64)
+    offs_m = tile % num_m_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    rows_m = offs_m.to(tl.int64)[:, None]
+    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
+    sum_ptrs = DQSum + tile.to(tl.int64) * BLOCK_M * BLOCK_D + tl.arange(0, BLOCK_M * BLOCK_D)
+    dq_ptrs = DQ + off_z * stride_dqz + off_h * stride_dqh + rows_m * stride_dqm + offs_d[None, :]
+    held = tl.load(sum_ptrs, eviction_policy="evict_first") * softmax_scale
+    # 8 columns of 64 rows: of 4 warps 8 x 4 threads, each with 2 columns of its row and of the one 8 further on.
+    dq = held.reshape([BLOCK_D // 8, 4, 8, 4, 2, 2]).permute([1, 4, 2, 0, 3, 5]).reshape([BLOCK_M, BLOCK_D])
     tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
 
 
@@ -3322,7 +3356,7 @@ def _attn_bwd_dq_full_tma(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_fetch(
+def _attn_bwd_full_hopper64_held_fetch(
     Q,
     K,
     V,
@@ -3366,7 +3400,7 @@ def _attn_bwd_full_hopper64_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_attend(
+def _attn_bwd_full_hopper64_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -3391,7 +3425,7 @@ def _attn_bwd_full_hopper64_attend(
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
     KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
     num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
     start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
@@ -3408,9 +3442,11 @@ def _attn_bwd_full_hopper64_attend(
     dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
     mbarrier.wait(kv_full.index(0), 0)
     k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
+    num_steps = qhead_per_kvhead * num_m_blocks
+    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+    first_m = m_begin
+    start_m = first_m
+    for step in range(num_steps):
         # -- scores and dP: qk, p, dp [64, BLOCK_M] --
         q = _gl_arrived(q_smem, q_full, step)
         qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -3449,9 +3485,13 @@ def _attn_bwd_full_hopper64_attend(
         _gl_release(do_empty, step)
         _gl_release(q_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
-        dq_smem.index(GROUP).store(dq)
+        # 16 bytes a thread, of rows r and r + 8, one thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m, half], dq_smem.index(GROUP))
+        _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
 
     tma.store_wait(0)
     mbarrier.arrive(done.index(0), count=1)
@@ -3465,7 +3505,7 @@ def _attn_bwd_full_hopper64_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_full_hopper64(
+def _attn_bwd_full_hopper64_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -3491,7 +3531,7 @@ def _attn_bwd_full_hopper64(
     do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
     k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
     ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
-    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D // 2)
+    dq_smem = _gl_tiles(DQ, 2, BLOCK_D, 32)
     lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
@@ -3516,15 +3556,15 @@ def _attn_bwd_full_hopper64(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_full_hopper64_fetch,
+                _attn_bwd_full_hopper64_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_attend,
+                _attn_bwd_full_hopper64_held_attend,
                 (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_attend,
+                _attn_bwd_full_hopper64_held_attend,
                 (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
             ),
         ],
@@ -4587,7 +4627,7 @@ def _attn_bwd_dq_causal_tma(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_queries(
+def _attn_bwd_causal_hopper64_held_queries(
     start_n,
     seqlen_q,
     seqlen_k,
@@ -4605,7 +4645,7 @@ def _attn_bwd_causal_hopper64_queries(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_fetch(
+def _attn_bwd_causal_hopper64_held_fetch(
     Q,
     K,
     V,
@@ -4628,7 +4668,7 @@ def _attn_bwd_causal_hopper64_fetch(
     nheads_k = nheads_q // qhead_per_kvhead
     off_z = off_zhk // nheads_k
     off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper64_queries(
+    queries = _attn_bwd_causal_hopper64_held_queries(
         start_n,
         seqlen_q,
         seqlen_k,
@@ -4656,7 +4696,7 @@ def _attn_bwd_causal_hopper64_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_attend(
+def _attn_bwd_causal_hopper64_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -4681,7 +4721,7 @@ def _attn_bwd_causal_hopper64_attend(
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
     KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
     num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
     start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
@@ -4689,7 +4729,7 @@ def _attn_bwd_causal_hopper64_attend(
     nheads_k = nheads_q // qhead_per_kvhead
     off_z = off_zhk // nheads_k
     off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper64_queries(
+    queries = _attn_bwd_causal_hopper64_held_queries(
         start_n,
         seqlen_q,
         seqlen_k,
@@ -4707,9 +4747,11 @@ def _attn_bwd_causal_hopper64_attend(
     dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
     mbarrier.wait(kv_full.index(0), 0)
     k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
+    num_steps = qhead_per_kvhead * num_m_blocks
+    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+    first_m = m_begin
+    start_m = first_m
+    for step in range(num_steps):
         # -- scores and dP: qk, p, dp [64, BLOCK_M] --
         q = _gl_arrived(q_smem, q_full, step)
         qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -4751,9 +4793,13 @@ def _attn_bwd_causal_hopper64_attend(
         _gl_release(do_empty, step)
         _gl_release(q_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
-        dq_smem.index(GROUP).store(dq)
+        # 16 bytes a thread, of rows r and r + 8, one thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m, half], dq_smem.index(GROUP))
+        _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
 
     tma.store_wait(0)
     mbarrier.arrive(done.index(0), count=1)
@@ -4767,7 +4813,7 @@ def _attn_bwd_causal_hopper64_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_hopper64(
+def _attn_bwd_causal_hopper64_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -4793,7 +4839,7 @@ def _attn_bwd_causal_hopper64(
     do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
     k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
     ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
-    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D // 2)
+    dq_smem = _gl_tiles(DQ, 2, BLOCK_D, 32)
     lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
@@ -4818,15 +4864,15 @@ def _attn_bwd_causal_hopper64(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_causal_hopper64_fetch,
+                _attn_bwd_causal_hopper64_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_attend,
+                _attn_bwd_causal_hopper64_held_attend,
                 (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_attend,
+                _attn_bwd_causal_hopper64_held_attend,
                 (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
             ),
         ],
@@ -7311,6 +7357,8 @@ class HopperBackwardConfig(NamedTuple):
     num_warps: int  # of each group
     num_stages: int  # blocks of Q that are in shared memory at once
     dq_columns: int  # of 64 queries, which one warp group adds at once
+    finish: triton.JITFunction  # makes dQ of its sum
+    dq_as_held: bool = False  # the sum of dQ is in the order in which registers hold it
     tma = True
     unordered = ("dq",)  # sums whose terms come in any order, so that no two runs need give the same bits
 
@@ -7581,7 +7629,13 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper128, BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_full_hopper128,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish,
         ),
     ),
     Rule(
@@ -7605,7 +7659,13 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper128, BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_causal_hopper128,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish,
         ),
     ),
     Rule(
@@ -7655,7 +7715,14 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper64, BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_full_hopper64_held,
+            BLOCK_M=64,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
         ),
     ),
     Rule(
@@ -7680,7 +7747,14 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper64, BLOCK_M=64, BLOCK_N=128, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_causal_hopper64_held,
+            BLOCK_M=64,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
         ),
     ),
     Rule(
@@ -7733,7 +7807,13 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper64_wide_stagger, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_full_hopper64_wide_stagger,
+            BLOCK_M=64,
+            BLOCK_N=64,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish,
         ),
     ),
     Rule(
@@ -7758,7 +7838,13 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper64_wide, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2, dq_columns=64
+            _attn_bwd_causal_hopper64_wide,
+            BLOCK_M=64,
+            BLOCK_N=64,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish,
         ),
     ),
     Rule(
@@ -8299,6 +8385,7 @@ def _prepare(dout, out, lse, dq_sum) -> tuple[torch.Tensor, torch.Tensor]:
     kernel, sums, sizes = _attn_bwd_prepare, [], {}
     if dq_sum is not None:
         kernel, sums, sizes = _attn_bwd_prepare_sum, [dq_sum], _columns(dq_sum)
+        sizes["sum_rows"] = dq_sum.shape[2]
     kernel[(batch * nheads_q * triton.cdiv(seqlen_q, 64),)](
         out,
         dout,
@@ -8389,15 +8476,26 @@ def _columns(x) -> dict[str, int]:
     return {"HEAD_DIM": x.shape[-1], "BLOCK_D": _padded(x.shape[-1])}
 
 
+def _sum_of_dq(config, q) -> torch.Tensor:
+    """Memory for the sum of dq of q [Z, H, S, D], in fp32: of whole tiles where they are as registers hold them."""
+    batch, nheads_q, seqlen_q, head_dim = q.shape
+    if config.dq_as_held:
+        seqlen_q, head_dim = triton.cdiv(seqlen_q, 64) * 64, _padded(head_dim)
+    return torch.empty(batch, nheads_q, seqlen_q, head_dim, dtype=torch.float32, device=q.device)
+
+
 def _launch_hopper_backward(config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, dv, arguments) -> None:
     """_launch_backward for the kernels in Gluon, which compute all three gradients, dq by way of dq_sum, which is 0."""
     batch, nheads_q, seqlen_q, head_dim = q.shape
     nheads_k, seqlen_k = k.shape[1:3]
     dk, dv = (_scratch(k), _scratch(v)) if dk is None else (dk, dv)
-    dq_block, dq_layout = [1, 1, 64, config.dq_columns], _tile_layout(64, config.dq_columns, torch.float32)
+    dq_rows, dq_columns, sums = 64, config.dq_columns, dq_sum
+    if config.dq_as_held:
+        dq_rows, dq_columns, sums = 2 * config.dq_columns, 32, dq_sum.view(batch, nheads_q, -1, 32)
+    dq_block, dq_layout = [1, 1, dq_rows, dq_columns], _tile_layout(dq_rows, dq_columns, torch.float32)
     config.kernel[(batch * nheads_k * triton.cdiv(seqlen_k, config.BLOCK_N),)](
         *_gluon_descriptors((q, k, v, dout), (config.BLOCK_M, 64, 64, config.BLOCK_M)),
-        GluonDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), dq_block, dq_layout),
+        GluonDescriptor(sums, list(sums.shape), list(sums.stride()), dq_block, dq_layout),
         *_gluon_descriptors((dk, dv), (64, 64)),
         lse2,
         delta,
@@ -8414,14 +8512,14 @@ def _launch_hopper_backward(config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, 
         enable_fp_fusion=True,
     )
     if dq is not None:
-        _finish(dq_sum, arguments[1], dq)
+        _finish(config, dq_sum, arguments[1], dq)
 
 
-def _finish(dq_sum, softmax_scale, dq) -> None:
+def _finish(config, dq_sum, softmax_scale, dq) -> None:
     """dq [Z, H, S, D] = softmax_scale * dq_sum, in tiles of 4096 elements."""
     batch, nheads_q, seqlen_q, head_dim = dq.shape
-    rows = 4096 // _padded(head_dim)
-    _attn_bwd_finish[(batch * nheads_q * triton.cdiv(seqlen_q, rows),)](
+    rows = 64 if config.dq_as_held else 4096 // _padded(head_dim)
+    config.finish[(batch * nheads_q * triton.cdiv(seqlen_q, rows),)](
         dq_sum,
         dq,
         softmax_scale,
@@ -8517,7 +8615,7 @@ def _execute_backward(rule, dout, dlse, q, k, v, out, lse, dq, dk, dv, *scores, 
         tensors = (q, k, v, dout, *gradients)
         rule = rule or _select("backward", scoring.variant(seqlen_q, seqlen_k), *tensors, deterministic=deterministic)
         hopper = isinstance(rule.config, HopperBackwardConfig)
-        dq_sum = torch.empty(q.shape, dtype=torch.float32, device=q.device) if hopper else None
+        dq_sum = _sum_of_dq(rule.config, q) if hopper else None
         delta, lse2 = _prepare(dout, out, lse, dq_sum)
         if dlse is not None:
             delta -= dlse

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flashgen.cli.output import console, note, print_line, print_table, warn
+from flashgen.config import KernelConfig
+from flashgen.outcome import Reason, Rejected
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import AttentionSpec, Op
 from flashgen.store.codec import encode_entry
@@ -154,8 +156,15 @@ def lines_of(result: TuneResult, *, measured: bool) -> list[str]:
     lines = [f"{result.spec.key}{origin}", f"  {funnel} > {len(result.entries)} best"]
     fell = ", ".join(f"{number} {reason}" for reason, number in result.reasons.items())
     lines += [f"  fell: {fell}"] if fell else []
+    lines += [f"  {why.reason}, such as {config.key}: {why.detail}" for config, why in _faults(result)]
     with_unordered = any(entry.unordered for entry in result.entries)
     return lines + [line for entry in result.entries for line in _rule_lines(entry, with_unordered)]
+
+
+def _faults(result: TuneResult) -> Iterable[tuple[KernelConfig, Rejected]]:
+    """The first config that fell for each reason which no kernel should give, whatever its tiles."""
+    faults = [pair for pair in reversed(result.rejected) if pair[1].reason in (Reason.INEXACT, Reason.CRASHED)]
+    return {why.reason: (config, why) for config, why in faults}.values()
 
 
 def _rule_lines(entry: TunedEntry, with_unordered: bool) -> list[str]:

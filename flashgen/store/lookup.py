@@ -42,7 +42,8 @@ def serves(entry: TunedEntry, spec: AttentionSpec) -> bool:
 
 
 def merge(old: TunedFile, new: TunedFile, *, predicted_over_measured: bool = False) -> TunedFile:
-    """Both files' rules in one. Where two have one spec and overlap, the new one rules, the old keeps the rest.
+    """Both files' rules in one. Where two have one spec and overlap, the new one rules, the old keeps the rest; but an
+    unordered one takes nothing from an ordered one.
 
     A measured rule is not overruled by a predicted one unless `predicted_over_measured`; then it is the new one that
     keeps the rest. Nothing that either file covers is left without a rule.
@@ -64,10 +65,11 @@ def merge(old: TunedFile, new: TunedFile, *, predicted_over_measured: bool = Fal
 
 
 def _outside(entry: TunedEntry, rivals: list[TunedEntry]) -> list[TunedEntry]:
-    """`entry` cut down to what no rival of the same spec covers."""
+    """`entry` cut down to what no rival of the same spec covers. Where a rival may give other bits in another run, the
+    rule that may not stays beside it, for determinism."""
     ranges = [entry.workloads]
     for rival in rivals:
-        if rival.spec == entry.spec:
+        if rival.spec == entry.spec and (entry.unordered or not rival.unordered):
             ranges = [left for piece in ranges for left in piece.without(rival.workloads)]
     return [replace(entry, workloads=piece) for piece in ranges]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from flashgen.cli.tune_watch import TuneWatch, lines_of
 from flashgen.codegen.rules import Case, rule_sets
 from flashgen.compiler.known_bad import known_bad, note_bad
 from flashgen.families import GluonSm90BackwardConfig
-from flashgen.outcome import Reason, Rejected, Resources
+from flashgen.outcome import Proof, Reason, Rejected, Resources
 from flashgen.resources.fit import HELD_OUT
 from flashgen.spec import OPS
 from flashgen.store.files import read_tuned
@@ -81,6 +82,16 @@ def test_why_candidates_fell(table: Table, tune: Cli) -> None:
     done = tune("--dtype", "bf16", "--causal", "--no-window")
     assert "sram" in done.out
     assert "spills" in done.out
+
+
+def test_what_no_kernel_should_do_is_named_with_a_config(table: Table, tune: Cli) -> None:
+    def two_runs_differ(candidate: Candidate) -> Proof | Rejected:
+        known = candidate.config.BLOCK_M == 64
+        return plain_proof(candidate) if known else Rejected(reason=Reason.INEXACT, detail="two runs differ")
+
+    table(proof=two_runs_differ)
+    done = tune("--dtype", "bf16", "--causal", "--no-window")
+    assert re.search(r"^  inexact, such as tl:BLOCK_M=\d+,.*: two runs differ$", done.out, re.MULTILINE)
 
 
 def test_the_file_holds_the_command_that_makes_it_again(table: Table, tune: Cli, path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.errors import TunedConfigError
+from flashgen.families import GluonSm90BackwardConfig
 from flashgen.spec import AttentionSpec, Workload
 from flashgen.store.entry import TunedEntry, TunedFile
 from flashgen.store.lookup import diff, find_entry, merge, staleness
@@ -142,6 +143,19 @@ def test_overlapping_rules_keep_what_the_other_does_not_cover(make_entry: MakeEn
         ("seqlen_k 1..1024", 128),
         ("seqlen_k 1025..", 64),
     ]
+
+
+def test_an_unordered_rule_leaves_the_ordered_one_beside_it(make_entry: MakeEntry, make_file: MakeFile) -> None:
+    def unordered(stages: int) -> TunedEntry:
+        config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=stages)
+        return replace(make_entry(op="backward"), config=config)
+
+    ordered = make_entry(op="backward")
+    both = make_file(unordered(2), ordered, op="backward")
+    assert merge(make_file(ordered, op="backward"), make_file(unordered(2), op="backward")) == both
+    assert merge(both, make_file(unordered(1), op="backward")).entries == (unordered(1), ordered)
+    fastest = make_file(ordered, op="backward")
+    assert merge(both, fastest) == fastest
 
 
 @settings(deadline=None, max_examples=60)
