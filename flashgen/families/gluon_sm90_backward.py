@@ -29,8 +29,8 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks.
                     Consumers then count heads and blocks of queries on, rather than divide the number of a step
-    part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts
-                    whose sum the L2 holds from one to the next; 0: all at once
+    part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts;
+                    0: all at once
     """
 
     family: str = "gluon_sm90_backward"
@@ -135,8 +135,9 @@ class GluonSm90BackwardFamily(Family):
         return f"hopper{config.BLOCK_M}{wide}{stagger}{held}"
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        plain: list[dict[str, Knob]] = [{}, {"stagger": True}, {"part_mbytes": 32}]
-        held: list[dict[str, Knob]] = [{"dq_as_held": True}, {"dq_as_held": True, "stagger": True}]
+        # What was fastest on an H200 (benchmarks/notes.md); parts cost time there, and save memory.
+        plain: list[dict[str, Knob]] = [{}, {"stagger": True}]
+        held = [knobs | {"dq_as_held": True} for knobs in plain]
         rows = [(64, knobs) for knobs in plain]
         if _keys(spec) > GROUP_ROWS:
             rows = [(64, knobs) for knobs in held] + rows
