@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any
 
-from exhaustive import RESTRICTED, SPEC, WORKLOAD
+from exhaustive import SPACES, SPEC, WORKLOAD
 from tuners.methods import METHODS
 from tuners.process import caches_of, events_of, last_lines, run
 from tuners.retime import median_us
@@ -47,19 +47,21 @@ def run_tuners(arguments: argparse.Namespace, folder: Path) -> list[Timeline]:
     timelines = []
     for name in arguments.only or METHODS:
         limit_s = min(limits.get(name, arguments.limit_s), end - time.monotonic())
-        timelines.append(run_tuner(name, folder / slug(name), limit_s, arguments.seed))
+        timelines.append(
+            run_tuner(name, folder / slug(name), limit_s, ["--seed", str(arguments.seed), "--space", arguments.space])
+        )
         print(f"{name}: {timelines[-1].ended}, {len(timelines[-1].tried)} tried", flush=True)
         if timelines[-1].ended != "finished":
             print(last_lines(folder / slug(name)), flush=True)
     return timelines
 
 
-def run_tuner(name: str, folder: Path, limit_s: float, seed: int) -> Timeline:
+def run_tuner(name: str, folder: Path, limit_s: float, more: Sequence[str]) -> Timeline:
     method = METHODS[name]
     facts: Json = {"name": name, "knows": method.knows, "anytime": method.anytime}
     if limit_s < LEAST_S:
         return Timeline(**facts, wall_s=None, ended="not run: no time was left")
-    options = ["--events", str(events_of(folder)), "--limit-s", f"{limit_s:.0f}", "--seed", str(seed)]
+    options = ["--events", str(events_of(folder)), "--limit-s", f"{limit_s:.0f}", *more]
     ran = run([sys.executable, "-m", "tuners.methods", name, *options], folder, limit_s)
     return Timeline(**facts, wall_s=ran.wall_s, ended=ran.ended, events=ran.events)
 
@@ -68,13 +70,13 @@ def slug(name: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
 
 
-def retime(wanted: Sequence[str], ours: Sequence[str], folder: Path) -> tuple[dict[str, Json], str]:
+def retime(wanted: Sequence[str], ours: Sequence[str], folder: Path, space: str) -> tuple[dict[str, Json], str]:
     """(times of `wanted` by name, why some have none): if it fails with all of them, of those that are `ours`."""
     failure = ""
     for number, names in enumerate((wanted, [name for name in wanted if name in ours])):
         configs, out = folder / "configs.json", folder / "times.json"
         configs.write_text(json.dumps(names))
-        command = [sys.executable, "-m", "tuners.retime", str(configs), str(out)]
+        command = [sys.executable, "-m", "tuners.retime", str(configs), str(out), "--space", space]
         compiled = caches_of(folder / slug(EXHAUSTIVE))  # if that ran, it has compiled all of ours
         ran = run(command, folder / f"judge-{number}", 2 * JUDGE_S, compiled)
         if out.exists():
@@ -211,7 +213,7 @@ def race(arguments: argparse.Namespace, folder: Path) -> Json:
         "torch": versions.torch,
         "times": {},
         "untimed": "",
-        "space": [config.key for config in RESTRICTED.space(SPEC, target)],
+        "space": [config.key for config in SPACES[arguments.space].space(SPEC, target)],
         "timelines": [one.held() for one in timelines],
     }
 
@@ -256,6 +258,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--limit-s", type=float, default=60.0, help="wall time of a tuner")
     made.add_argument("--limit", type=limit, action="append", default=[], metavar="NAME=SECONDS", help="of one of them")
     made.add_argument("--total-s", type=float, default=240.0, help="wall time of all, the judge included")
+    made.add_argument("--space", choices=SPACES, default="restricted", help="what they search (default: %(default)s)")
     made.add_argument("--seed", type=int, default=0)
     return made
 
@@ -269,7 +272,9 @@ def main() -> None:
         folder = Path(name)
         document = write(race(arguments, folder), arguments.out)  # kept, whatever becomes of the judge
         wanted = worth_timing([Timeline.of(held) for held in document["timelines"]], max(WITHIN))
-        times, untimed = retime(wanted, document["space"], folder) if wanted else ({}, "there are no answers")
+        times, untimed = (
+            retime(wanted, document["space"], folder, arguments.space) if wanted else ({}, "there are no answers")
+        )
     show(write(document | {"times": times, "untimed": untimed}, arguments.out), arguments.out)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from flashgen.compiler.toolchain import toolchain
 from flashgen.config import Knob
-from flashgen.families.tl import TlFamily
+from flashgen.families.tl import TL, TlFamily
 from flashgen.hardware.resolve import resolve
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Rejected, Resources
@@ -47,6 +47,8 @@ class Restricted(TlFamily):
 
 
 RESTRICTED = Restricted()
+# What tuners are compared on.
+SPACES: dict[str, TlFamily] = {"restricted": RESTRICTED, "whole": TL}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,10 +15,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from exhaustive import RESTRICTED, SPEC, WORKLOAD, time_each
+from exhaustive import RESTRICTED, SPACES, SPEC, WORKLOAD, time_each
 
 from flashgen.compiler.crosscompile import start_compilers
 from flashgen.families import TlConfig
+from flashgen.families.tl import TlFamily
 from flashgen.hardware.resolve import resolve
 from flashgen.hardware.target import GpuTarget
 from flashgen.outcome import Proof, Rejected
@@ -49,6 +50,7 @@ class Setting:
     record: Recorder
     folder: Path
     limit_s: float
+    family: TlFamily = RESTRICTED
     index: int = 0
     seed: int = 0
     jobs: int = os.cpu_count() or 1
@@ -64,17 +66,17 @@ class Method:
 
 
 def exhaustive(setting: Setting) -> None:
-    _time_all(_candidates(setting.target), setting)
+    _time_all(_candidates(setting), setting)
 
 
 def random_order(setting: Setting) -> None:
-    candidates = _candidates(setting.target)
+    candidates = _candidates(setting)
     random.Random(setting.seed).shuffle(candidates)
     _time_all(candidates, setting)
 
 
 def flashgen(setting: Setting) -> None:
-    """The product: `flashgen tune` with its quick preset, on the restricted space."""
+    """The product: `flashgen tune` with its quick preset."""
     request = TuneRequest(
         target=setting.target,
         present=True,
@@ -82,7 +84,7 @@ def flashgen(setting: Setting) -> None:
         specs=(SPEC,),
         workloads=(WORKLOAD,),
         seed=setting.seed,
-        families={RESTRICTED.name: RESTRICTED},
+        families={setting.family.name: setting.family},
         jobs=setting.jobs,
     )
     stages: Any = _Watched(setting)
@@ -93,7 +95,7 @@ def flashgen(setting: Setting) -> None:
 def without_guesses(setting: Setting) -> None:
     """The product's study, gates and choice, with nothing enqueued: what is tried first is random."""
     trials, stages, target = TRIALS["quick"], _Watched(setting), setting.target
-    study = new_study(SPEC, space_of(RESTRICTED, SPEC, target, (WORKLOAD,)), setting.seed)
+    study = new_study(SPEC, space_of(setting.family, SPEC, target, (WORKLOAD,)), setting.seed)
     limits = Limits(trials=trials, batch=study.fleet.batch(trials, setting.jobs))
     search(study, stages, target, limits, _Told(setting.record))
     standing = [one.outcome for one in study.records() if isinstance(one.outcome, Evaluated)]
@@ -105,7 +107,9 @@ def triton_autotune(setting: Setting) -> None:
     from flashgen.compiler.invoke import operands
     from tuners.autotune import autotune
 
-    configs = [config for _, config in _candidates(setting.target) if isinstance(config, TlConfig)]
+    if setting.family is not RESTRICTED:
+        raise ValueError("triton.Config has no knobs for the order of tiles")
+    configs = [config for _, config in _candidates(setting) if isinstance(config, TlConfig)]
     autotune(SPEC, configs, operands(SPEC, WORKLOAD, f"cuda:{setting.index}"), setting.record)
 
 
@@ -129,8 +133,8 @@ METHODS = {
 }
 
 
-def _candidates(target: GpuTarget) -> list[Candidate]:
-    return [Candidate(SPEC, config) for config in RESTRICTED.space(SPEC, target)]
+def _candidates(setting: Setting) -> list[Candidate]:
+    return [Candidate(SPEC, config) for config in setting.family.space(SPEC, setting.target)]
 
 
 def _time_all(candidates: Sequence[Candidate], setting: Setting) -> None:
@@ -179,6 +183,7 @@ def main() -> None:
     parser.add_argument("name", choices=METHODS)
     parser.add_argument("--events", type=Path, required=True)
     parser.add_argument("--limit-s", type=float, required=True)
+    parser.add_argument("--space", choices=SPACES, default="restricted")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     record = Recorder(arguments.events)
@@ -192,6 +197,7 @@ def main() -> None:
             record=record,
             folder=arguments.events.parent,
             limit_s=arguments.limit_s,
+            family=SPACES[arguments.space],
             index=index,
             seed=arguments.seed,
             jobs=jobs,

@@ -13,12 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from exhaustive import RESTRICTED, SPEC, WORKLOAD
+from exhaustive import RESTRICTED, SPACES, SPEC, WORKLOAD
 
 from flashgen.compiler.crosscompile import compile_many, unit_of
 from flashgen.compiler.invoke import all_rules, call_of
 from flashgen.compiler.load import load_source
 from flashgen.config import KernelConfig
+from flashgen.families.tl import TlFamily
 from flashgen.hardware.resolve import Resolution, resolve
 from flashgen.tune.cuda_clock import CudaClock
 from flashgen.tune.timing import Call, finals, warm_up
@@ -26,10 +27,10 @@ from flashgen.tune.timing import Call, finals, warm_up
 Json = dict[str, Any]
 
 
-def retime(names: Sequence[str], found: Resolution) -> dict[str, Json]:
+def retime(names: Sequence[str], found: Resolution, family: TlFamily = RESTRICTED) -> dict[str, Json]:
     """The fields of each config's Measurement, or of the Rejected that says why it has none."""
     index, device = found.index or 0, f"cuda:{found.index or 0}"
-    space = {config.key: config for config in RESTRICTED.space(SPEC, found.target)}
+    space = {config.key: config for config in family.space(SPEC, found.target)}
     ours = [space[name] for name in names if name in space]
     for _ in compile_many([(SPEC, config) for config in ours], found.target, os.cpu_count() or 1):
         pass  # in parallel, into the cache that the launches below look into
@@ -58,8 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("configs", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--space", choices=SPACES, default="restricted")
     arguments = parser.parse_args()
-    times = retime(json.loads(arguments.configs.read_text()), resolve("auto", require_gpu=True))
+    times = retime(
+        json.loads(arguments.configs.read_text()), resolve("auto", require_gpu=True), SPACES[arguments.space]
+    )
     arguments.out.write_text(json.dumps(times))
 
 

@@ -119,14 +119,14 @@ def test_the_command_does_not_say_where_it_wrote_to() -> None:
 
 
 def test_a_tuner_for_which_no_time_is_left_is_not_run(tmp_path: Path) -> None:
-    one = run_tuner("exhaustive", tmp_path, 2.0, 0)
+    one = run_tuner("exhaustive", tmp_path, 2.0, [])
     assert (one.ended, one.wall_s, one.events) == ("not run: no time was left", None, ())
 
 
 def test_without_a_gpu_tuner_and_judge_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    one = run_tuner("exhaustive", tmp_path, 120.0, 0)
+    one = run_tuner("exhaustive", tmp_path, 120.0, [])
     assert one.ended.startswith("NoUsableGpu: ")
-    times, why = retime(["a"], ["a"], tmp_path)
+    times, why = retime(["a"], ["a"], tmp_path, "restricted")
     assert times == {}
     assert "NoUsableGpu" in why or "next:" in why

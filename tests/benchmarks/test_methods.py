@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from exhaustive import RESTRICTED, SPEC
+from exhaustive import RESTRICTED, SPACES, SPEC
 from tuners.methods import METHODS, Setting, first_line
 from tuners.timeline import Event, Recorder, read_events
 
@@ -44,6 +44,19 @@ def test_all_configs_are_tried_once_and_none_is_proven(name: str, tmp_path: Path
     for event in events:
         assert (event.us is None) == (SPACE[event.config or ""].num_stages == 4)
     assert min(event.us for event in events if event.us) == pytest.approx(best())
+
+
+def test_the_whole_family_can_be_searched(tmp_path: Path) -> None:
+    stages, path = Replay(resources=resources), tmp_path / "events"
+    setting = Setting(
+        target=H200, stages=stages, record=Recorder(path), folder=tmp_path, limit_s=60.0, jobs=2, family=SPACES["whole"]
+    )
+    METHODS["flashgen, no guesses"].run(setting)
+    found = set(tried(read_events(path, 0.0)))
+    assert len(found) == TRIALS["quick"]
+    assert not found <= set(SPACE)
+    with pytest.raises(ValueError, match="no knobs for the order of tiles"):
+        METHODS["triton.autotune"].run(setting)
 
 
 def test_random_orders_differ_by_seed(tmp_path: Path) -> None:
