@@ -25,7 +25,7 @@ def facts_of(
 ) -> tuple[str, ...]:
     """The lines, for the rules of each GPU (by slug) and the portable ones that the module holds."""
     return (
-        *_fact("Computes", _computed(list(_by_op(portable)), sorted(cases), variants)),
+        *_fact("Computes", _computed(list(_by_op(portable)), sorted(cases), variants), _in_fp8(gpus)),
         *_fact("Tuned for", *(_tuned(slug, entries) for slug, entries in gpus.items()), _fallback(gpus)),
         *_fact(
             "Proved",
@@ -59,6 +59,13 @@ def _computed(ops: Sequence[Op], cases: Sequence[Case], variants: Sequence[str])
     features = "".join(f"; {features.replace('_', ' with ')}" for features in sets)
     what = " and ".join(_OUTPUTS[op] for op in ops)
     return f"attention {what}, in {', '.join(dtypes)}; head_dim {dims}; {masks}{features}; MHA, GQA and MQA"
+
+
+def _in_fp8(gpus: Mapping[str, Sequence[TunedEntry]]) -> str:
+    """Of fp8 a module holds what the GPUs' rules do, and nothing else."""
+    held = {entry.spec.mask for entries in gpus.values() for entry in entries if entry.spec.is_fp8}
+    masks = ", ".join(text for variant, text in _MASKS.items() if variant in held)
+    return f"of these in fp8: forward; {masks}" if held else ""
 
 
 def _tuned(slug: str, entries: Sequence[TunedEntry]) -> str:

@@ -408,6 +408,7 @@ def test_a_mask_that_fp8_has_no_rules_for_is_left_out_and_said(configs: Path) ->
     write_configs(configs, "nvidia-h200", *held)
     made = emit(request(configs, dtypes=("fp8",), head_dims=(64,)))
     assert any("forward-fp8-d64-window (fp8)" in note and "such a call raises" in note for note in made.notes)
+    assert "of these in fp8: forward; no mask, causal (bottom-right)\n" in made.text
     module = load_source(made.text, "some_masks")
     assert {variant for _, rules in module.TUNED for rule in rules for variant in [rule.variant]} == {"full", "causal"}
 
