@@ -26,9 +26,10 @@ class GluonSm90BackwardConfig(KernelConfig):
     than 128 columns ask for.
 
     stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
+    dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
+    scores_ahead    128 keys: scores of a step are multiplied in the one before, while dQ of that one is stored
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
-                    those of its neighbour lie side by side in shared memory: in other orders they meet in its banks.
-                    Consumers then count heads and blocks of queries on, rather than divide the number of a step
+                    those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
     part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts;
                     0: all at once
     """
@@ -37,17 +38,27 @@ class GluonSm90BackwardConfig(KernelConfig):
     num_warps: int = 4
     stagger: bool = False
     part_mbytes: int = 0
+    dq_later: bool = False
+    scores_ahead: bool = False
     dq_as_held: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
-        self.require_flags("stagger", "dq_as_held")
+        self.require_flags("stagger", *_ORDERS)
 
     @property
     def tma(self) -> bool:
         """Tiles always go through TMA tensor descriptors."""
         return True
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether consumers count heads and blocks of queries on, rather than divide the number of a step."""
+        return self.dq_later or self.scores_ahead or self.dq_as_held
+
+
+# When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
+_ORDERS = {"dq_later": "later", "scores_ahead": "ahead", "dq_as_held": "held"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
@@ -80,16 +91,15 @@ class GluonSm90BackwardFamily(Family):
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
-        return _VALUES | dict.fromkeys(("stagger", "dq_as_held"), (False, True))
+        return _VALUES | dict.fromkeys(("stagger", *_ORDERS), (False, True))
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         if _keys(spec) != config.BLOCK_N:
             return f"heads of {spec.block_d} and {spec.block_dv} columns take {_keys(spec)} keys"
         if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
             return "scores of 128 queries leave no registers for dK and dV of 128 columns"
-        assert isinstance(config, GluonSm90BackwardConfig)
-        if config.dq_as_held and config.BLOCK_N == GROUP_ROWS:
-            return f"dq_as_held is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
+        if config.BLOCK_N == GROUP_ROWS and (held := [name for name in _ORDERS if config.knobs()[name]]):
+            return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
@@ -131,8 +141,8 @@ class GluonSm90BackwardFamily(Family):
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
         assert isinstance(config, GluonSm90BackwardConfig)
         wide = "_wide" if config.BLOCK_N == GROUP_ROWS else ""
-        stagger, held = "_stagger" if config.stagger else "", "_held" if config.dq_as_held else ""
-        return f"hopper{config.BLOCK_M}{wide}{stagger}{held}"
+        orders = "".join(f"_{short}" for name, short in _ORDERS.items() if config.knobs()[name])
+        return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "") + orders
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         # What was fastest on an H200 (benchmarks/notes.md); parts cost time there, and save memory.
@@ -142,7 +152,8 @@ class GluonSm90BackwardFamily(Family):
         if _keys(spec) > GROUP_ROWS:
             rows = [(64, knobs) for knobs in held] + rows
         if max(spec.block_d, spec.block_dv) <= 64:
-            rows = [(128, knobs) for knobs in held + plain] + rows
+            later = held[0] | {"dq_later": True, "scores_ahead": True}
+            rows = [(128, knobs) for knobs in [later, *held, *plain]] + rows
         return tuple(
             GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=2, **knobs)  # type: ignore[arg-type]
             for m, knobs in rows

@@ -46,8 +46,8 @@ FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 64, "dq_as_held": True}),
-    ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True}),
+    ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "scores_ahead": True, "dq_as_held": True}),
+    ("causal", (128, 128), {"BLOCK_M": 64, "scores_ahead": True, "dq_as_held": True}),
     ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),

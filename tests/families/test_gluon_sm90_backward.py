@@ -42,16 +42,17 @@ def test_first_guesses_fit_and_are_in_the_space(variant: str, head_dim: int) -> 
         assert sram_bound(spec, config, H200) <= H200.smem_per_block
 
 
-def test_programs_of_64_keys_have_their_own_order_of_dq() -> None:
-    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=64, num_stages=2, dq_as_held=True)
+@pytest.mark.parametrize("knob", ["dq_later", "scores_ahead", "dq_as_held"])
+def test_programs_of_64_keys_have_their_own_order(knob: str) -> None:
+    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=64, num_stages=2, **{knob: True})
     reason = GLUON_SM90_BACKWARD.excluded(spec_of("full", 256), config, H200)
-    assert reason == "dq_as_held is for programs of 128 keys, not of 64"
+    assert reason == f"{knob} is for programs of 128 keys, not of 64"
 
 
 def test_rules_from_before_there_were_parts_take_all_heads_at_once() -> None:
     knobs = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 2, "stagger": False}
     config = GLUON_SM90_BACKWARD.config(knobs)
-    assert config.knobs() == knobs | {"part_mbytes": 0, "dq_as_held": False}
+    assert config.knobs() == knobs | {"part_mbytes": 0, "dq_later": False, "scores_ahead": False, "dq_as_held": False}
     assert config.key == "gluon_sm90_backward:BLOCK_M=64,BLOCK_N=128,num_warps=4,num_stages=2"
 
 
@@ -63,7 +64,7 @@ def test_rules_from_before_there_were_parts_take_all_heads_at_once() -> None:
         {"num_warps": 8},
         {"num_stages": True},
         {"stagger": 1},
-        {"dq_as_held": 0},
+        {"dq_later": 0},
         {"part_mbytes": 8},
         {"part_mbytes": False},
     ],

@@ -143,11 +143,11 @@ def gluon_backward_rows_of(
 
 def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
-    tiles = ((64, 128), (128, 128), (64, 64))
+    tiles, names = ((64, 128), (128, 128), (64, 64)), ("dq_later", "scores_ahead", "dq_as_held")
     for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
-        for held in (False, True) if tile[1] == 128 else (False,):
-            knobs = {"num_stages": 2, "stagger": stagger, "dq_as_held": held}
-            yield row.spec, GluonSm90BackwardConfig(BLOCK_M=tile[0], BLOCK_N=tile[1], **knobs)
+        for values in product((False, True), repeat=3) if tile[1] == 128 else ((False, False, False),):
+            tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
+            yield row.spec, GluonSm90BackwardConfig(**tiling, **dict(zip(names, values)))
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     choices |= {"fused_scale": (False,), "pack_gqa": (False,)} if dtype == "fp8" else {}

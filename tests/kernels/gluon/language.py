@@ -18,6 +18,7 @@ import triton.experimental.gluon.language.nvidia.hopper
 import triton.experimental.gluon.nvidia.hopper
 import triton.language as tl
 
+from tests.kernels.gluon.carried import Loop, carrying_code
 from tests.kernels.gluon.machine import Barrier, Fault, Machine, Matmul, Tile, same_bits
 
 _HERE = threading.local()  # of a warp group's thread: its machine, program and matmuls under way
@@ -129,8 +130,8 @@ class Kernel:
     def _rebound(self) -> Any:
         """The function with what it finds in its module replaced by this module's counterparts."""
         if self._bound is None:
-            held = {name: _global(value) for name, value in self.fn.__globals__.items()}
-            self._bound = types.FunctionType(self.fn.__code__, held, self.fn.__name__, self.fn.__defaults__)
+            held = {name: _global(value) for name, value in self.fn.__globals__.items()} | {"Loop": Loop}
+            self._bound = types.FunctionType(carrying_code(self.fn), held, self.fn.__name__, self.fn.__defaults__)
         return self._bound
 
 

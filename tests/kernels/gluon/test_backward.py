@@ -10,20 +10,20 @@ from flashgen.outcome import Proof
 from flashgen.spec import AttentionSpec
 from tests.kernels.gluon.candidates import proven, source_of
 
-HELD, STAGGER = {"dq_as_held": True}, {"stagger": True}
+LATER, AHEAD, HELD, STAGGER = ({name: True} for name in ("dq_later", "scores_ahead", "dq_as_held", "stagger"))
 
 
 @pytest.mark.parametrize(
     ("variant", "head_dims", "queries", "buffers", "knobs"),
     [
-        ("full", (64, 64), 64, 2, STAGGER | HELD),
-        ("full", (40, 64), 128, 1, HELD),
+        ("full", (64, 64), 64, 2, STAGGER | LATER | AHEAD | HELD),
+        ("full", (40, 64), 128, 1, LATER | HELD),
         ("full", (128, 96), 64, 3, {}),
-        ("causal", (128, 128), 64, 2, HELD),
-        ("causal", (64, 64), 128, 2, {}),
+        ("causal", (128, 128), 64, 2, AHEAD | HELD),
+        ("causal", (64, 64), 128, 2, LATER | AHEAD),
         ("causal", (64, 128), 64, 1, STAGGER),
-        ("window", (64, 64), 64, 1, {}),
-        ("window", (64, 24), 128, 3, STAGGER | HELD),
+        ("window", (64, 64), 64, 1, AHEAD),
+        ("window", (64, 24), 128, 3, STAGGER | LATER | HELD),
         ("window", (96, 64), 64, 2, HELD),
         ("full", (256, 256), 64, 2, STAGGER),
         ("causal", (192, 128), 64, 1, {}),

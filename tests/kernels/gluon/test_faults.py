@@ -119,8 +119,25 @@ BACKWARD_FAULTS: list[tuple[str, str, str, str]] = [
     ("heads of a group are not added up", "for step in range(qhead_per_kvhead * num_m_blocks)",
      "for step in range(num_m_blocks)", ""),
 ]  # fmt: skip
-HELD: dict[str, Any] = {"dq_as_held": True}
-HELD_FAULTS: list[tuple[str, str, str, str]] = [
+# Of dQ a step later, scores a step ahead, and a sum of dQ as registers hold it.
+ORDERED: dict[str, Any] = {"dq_later": True, "scores_ahead": True, "dq_as_held": True}
+ORDERED_FAULTS: list[tuple[str, str, str, str]] = [
+    ("dS is overwritten while it is multiplied", "        mbarrier.wait(ds_empty.index(slot)",
+     "        (ds_empty.index(slot)", ""),
+    ("dS is never released", "_gl_release(ds_empty, step)", "pass", BLOCKED),
+    ("the last dS of the other group is not waited for", "left\n        mbarrier.wait(",
+     "left\n        (", ""),
+    ("before the first dS there is what was there", "    ds_smem.index(GROUP).store(zeros.to(DK.dtype))",
+     "    pass", ""),
+    ("the last step has no dQ", "step = num_steps ", "step = num_steps - 1 ", ""),
+    ("dQ of the last step goes to this one", "last_h, last_m = off_h, start_m\n        start_m", "start_m", ""),
+    ("all dQ goes where the first goes", "last_h, last_m = off_hk * qhead_per_kvhead, 0",
+     "last_h, last_m = off_h, start_m", "dq: "),
+    ("the first Q is not waited for", "mbarrier.wait(q_full.index(0), 0)", "q_full.index(0)", ""),
+    ("behind the last step a Q is waited for", "if step + 1 < num_steps:", "if step + 1 <= num_steps:", BLOCKED),
+    ("Q is released while it is multiplied", "        dv, dk = warpgroup_mma_wait(2, deps=(dv, dk))\n",
+     "        _gl_release(q_empty, step)\n        dv, dk = warpgroup_mma_wait(2, deps=(dv, dk))\n", ""),
+    ("dQ is used before its matmul ends", "dq = warpgroup_mma_wait(1,", "dq = warpgroup_mma_wait(2,", READ),
     ("heads are not counted on", "off_h = gl.where(start_m == first_m, off_h + 1, off_h)", "pass", ""),
     ("dQ is read in another order", ".permute([1, 4, 2, 0, 3, 5])", ".permute([1, 2, 4, 0, 3, 5])", ""),
     ("the sum of dQ ends with the last query", "triton.cdiv(seqlen_q, 64) * 64, _padded", "seqlen_q, _padded", ""),
@@ -149,11 +166,11 @@ def rejection(source: str, spec: AttentionSpec) -> str:
 @pytest.mark.parametrize(
     ("head_dim", "knobs", "old", "new", "says"),
     [(64, {}, *each[1:]) for each in BACKWARD_FAULTS]
-    + [(64, HELD, *each[1:]) for each in HELD_FAULTS]
+    + [(64, ORDERED, *each[1:]) for each in ORDERED_FAULTS]
     + [(192, {}, *each[1:]) for each in WIDE_FAULTS]
     + [(40, {}, *each[1:]) for each in AROUND_FAULTS],
     ids=[each[0] for each in BACKWARD_FAULTS]
-    + [f"held, {each[0]}" for each in HELD_FAULTS]
+    + [f"ordered, {each[0]}" for each in ORDERED_FAULTS]
     + [f"wide, {each[0]}" for each in WIDE_FAULTS]
     + [each[0] for each in AROUND_FAULTS],
 )
