@@ -100,9 +100,8 @@ def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
         TunedConfigError: there is nothing to serve.
     """
     tuned = [entry for source in forward.tuned for entry in source.file.entries]
-    held = cases_of(tuned if forward.tuned else joined(forward.fallback))
-    if "fp8" not in request.dtypes:
-        held = {case for case in held if case.dtype != "fp8"}
+    every = cases_of(tuned if forward.tuned else joined(forward.fallback))
+    held = {case for case in every if case.dtype != "fp8" or "fp8" in request.dtypes}
     heads = {case.heads for case in held}
     if request.head_dims:
         heads = {each for each in heads if each[0] in request.head_dims}
@@ -116,6 +115,11 @@ def _cases(forward: _Files, request: EmitRequest) -> frozenset[Case]:
         cases = {case for case in cases if case.dtype != "fp8" or case in held}  # which few head_dims have
     if not cases:
         gpu = short_name(request.gpus[0]) if request.gpus else PORTABLE
+        if every > held:
+            raise TunedConfigError(
+                f"there is nothing to emit: {request.configs} serves fp8 alone, which is not exact\n"
+                f"  next: flashgen emit --gpu {gpu} --dtype fp8, or flashgen tune --gpu {gpu} --out {request.configs}"
+            )
         raise TunedConfigError(
             f"there is nothing to emit: no rule in {request.configs} serves any dtype and head_dim\n"
             f"  next: flashgen tune --gpu {gpu} --out {request.configs}"

@@ -410,7 +410,17 @@ def test_a_mask_that_fp8_has_no_rules_for_is_left_out_and_said(configs: Path) ->
     assert any("forward-fp8-d64-window (fp8)" in note and "such a call raises" in note for note in made.notes)
     assert "of these in fp8: forward; no mask, causal (bottom-right)\n" in made.text
     module = load_source(made.text, "some_masks")
-    assert {variant for _, rules in module.TUNED for rule in rules for variant in [rule.variant]} == {"full", "causal"}
+    assert {rule.variant for _, rules in module.TUNED for rule in rules} == {"full", "causal"}
+    q = module.torch.empty(1, 8, 2, 64, dtype=module.torch.float8_e4m3fn)
+    scoring = module.Scoring(softmax_scale=0.125, left=4, right=0, softcap=0.0)
+    with pytest.raises(ValueError, match=r"window is \(4, 0\); this module holds full, causal .*--dtype fp8$"):
+        module._check_held(q, q, q, "bshd", True, (4, 0), scoring)
+
+
+def test_where_only_fp8_is_tuned_it_must_be_asked_for(configs: Path) -> None:
+    write_configs(configs, "nvidia-h200", *usual_entries(64, dtype="fp8"))
+    with pytest.raises(TunedConfigError, match=r"serves fp8 alone.*\n  next: flashgen emit --gpu h200 --dtype fp8"):
+        emit(request(configs))
 
 
 def test_fp8_that_no_gpu_has_rules_for_is_asked_of_one(configs: Path) -> None:
