@@ -15,7 +15,7 @@ from flashgen.spec import DTYPES, FEATURES, MASKS, OPS, TORCH_NAMES, AttentionSp
 
 _TORCH_DTYPES: dict[str, str] = {dtype: f"torch.{name}" for dtype, name in TORCH_NAMES.items()}
 _LINE_LENGTH = 120
-# The first kernel of a backward, and of one whose programs add dq up in fp32; the last of the latter, and of its parts.
+# The first kernel of a backward, and of one whose programs add dq up in fp32; the last of the latter.
 _PREPARE, _PREPARE_SUM, _FINISH = "_attn_bwd_prepare", "_attn_bwd_prepare_sum", "_attn_bwd_finish"
 _TRANSPOSE_V = "_attn_fwd_transpose_v"  # the first kernel of a forward in fp8
 
@@ -116,11 +116,11 @@ class ModuleView:
         self.has_tma = self.has_gluon or self._any_knob("tma")
         self.has_persistent = self.has_gluon_forward or self._any_knob("programs_per_sm")
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
-        self.has_parts, self.has_dq_as_held = self._any_knob("part_mbytes"), self._any_knob("dq_as_held")
-        self.has_finishes = self.has_parts or self.has_dq_as_held  # each rule says which kernel makes its dq
-        self.has_packs = self._any_knob("pack_gqa")
+        self.has_dq_as_held, self.has_packs = self._any_knob("dq_as_held"), self._any_knob("pack_gqa")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
-        self.tables = [_table_view(table, self.has_backward, self.has_finishes) for table in (*content.gpus, portable)]
+        self.tables = [
+            _table_view(table, self.has_backward, self.has_dq_as_held) for table in (*content.gpus, portable)
+        ]
         self.gpus = [{"pattern": _pattern_literal(table.pattern), "table": table.name} for table in content.gpus]
         tuned = [row for table in content.gpus for row in table.rows if row.spec.is_fp8]  # no portable row is
         self.served = _served((*content.portable, *tuned), "forward" if self.has_forward else "backward")
@@ -216,15 +216,15 @@ def _kernels_around(rows: list[Row]) -> dict[str, Kernel]:
         texts[_PREPARE_SUM] = render(prepare, name=_PREPARE_SUM, has_bias=has_bias, sums_dq=True, pads_dq=pads_dq)
     for config in hopper:
         name = _finish_name(config)
-        texts[name] = render(finish, name=name, in_parts=bool(config.part_mbytes), as_held=config.dq_as_held)
+        texts[name] = render(finish, name=name, as_held=config.dq_as_held)
     return {name: Kernel(name=name, source=text) for name, text in texts.items()}
 
 
 def _finish_name(config: GluonSm90BackwardConfig) -> str:
-    return _FINISH + ("_held" if config.dq_as_held else "") + ("_part" if config.part_mbytes else "")
+    return _FINISH + ("_held" if config.dq_as_held else "")
 
 
-def _config_arguments(row: Row, has_finishes: bool) -> str:
+def _config_arguments(row: Row, has_dq_as_held: bool) -> str:
     """The row's `config=` argument, as it stands in the table."""
     names = kernel_names(row.spec, row.config)
     if isinstance(row.config, TlBackwardConfig):
@@ -235,8 +235,7 @@ def _config_arguments(row: Row, has_finishes: bool) -> str:
     if isinstance(row.config, GluonSm90BackwardConfig):
         shown |= {"dq_columns": dq_columns_of(row.spec, row.config)}
         held = [f"{name}={value}" for name, value in shown.items()]
-        held += [f"finish={_finish_name(row.config)}"] if has_finishes else []
-        held += [f"part_bytes={row.config.part_mbytes} * 2**20"] if row.config.part_mbytes else []
+        held += [f"finish={_finish_name(row.config)}"] if has_dq_as_held else []
         held += ["dq_as_held=True"] if row.config.dq_as_held else []
         return _call("config=HopperBackwardConfig", [names["bwd"], *held], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
@@ -277,7 +276,7 @@ def _call(callee: str, arguments: list[str], indent: int) -> str:
     return f"{callee}(\n" + "".join(f"{pad}    {argument},\n" for argument in arguments) + f"{pad}),"
 
 
-def _table_view(table: GpuTable, has_backward: bool, has_finishes: bool) -> dict[str, object]:
+def _table_view(table: GpuTable, has_backward: bool, has_dq_as_held: bool) -> dict[str, object]:
     rows = [
         {
             "op": row.spec.op if has_backward else "",
@@ -289,7 +288,7 @@ def _table_view(table: GpuTable, has_backward: bool, has_finishes: bool) -> dict
             "head_dim_v": row.spec.head_dim_v,
             "variant": row.spec.variant,
             "max_seqlen_k": repr(row.max_seqlen_k),
-            "config": _config_arguments(row, has_finishes),
+            "config": _config_arguments(row, has_dq_as_held),
         }
         for row in sorted(table.rows, key=lambda row: row.order)
     ]

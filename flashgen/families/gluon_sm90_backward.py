@@ -30,14 +30,11 @@ class GluonSm90BackwardConfig(KernelConfig):
     scores_ahead    128 keys: scores of a step are multiplied in the one before, while dQ of that one is stored
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
-    part_mbytes     MiB of the fp32 sum of dQ at once: batch elements, or heads of one, go through all kernels in parts;
-                    0: all at once
     """
 
     family: str = "gluon_sm90_backward"
     num_warps: int = 4
     stagger: bool = False
-    part_mbytes: int = 0
     dq_later: bool = False
     scores_ahead: bool = False
     dq_as_held: bool = False
@@ -65,8 +62,6 @@ _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_N": (64, 128),
     "num_warps": (4,),
     "num_stages": (1, 2, 3),
-    # Of the 50 or 60 MB of a Hopper's L2, which K, V, dO and the gradients pass through, too.
-    "part_mbytes": (0, 16, 32),
 }
 
 
@@ -145,7 +140,7 @@ class GluonSm90BackwardFamily(Family):
         return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "") + orders
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        # What was fastest on an H200 (benchmarks/notes.md); parts cost time there, and save memory.
+        # What was fastest on an H200 (benchmarks/notes.md).
         plain: list[dict[str, Knob]] = [{}, {"stagger": True}]
         held = [knobs | {"dq_as_held": True} for knobs in plain]
         rows = [(64, knobs) for knobs in plain]

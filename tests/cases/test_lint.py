@@ -74,10 +74,8 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
     featured = training_rows_of(HALF, 64, variants=("full", "causal", "window", *held))
     yield "gluon_beside_features", content_of(featured, both)
     yield "gluon_backward", content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF))
-    yield "gluon_backward_in_parts", content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF, (16, 32, 32)))
-    yield "gluon_some_in_parts", content_of(featured, (*gluon, *gluon_backward_rows_of(HALF, (0, 32, 0))))
-    some = gluon_backward_rows_of(HALF, (0, 32, 0), (False, True, True))
-    yield "gluon_some_as_held", content_of(training_rows_of(HALF, 64), some)
+    some = gluon_backward_rows_of(HALF, (False, True, True))
+    yield "gluon_some_as_held", content_of(featured, (*gluon, *some))
     for spec, config in every_gluon_kernel("bf16"):
         yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("bf16",), config=config),))
     for name, gluon in gluon_rows_of(("fp8",)).items():

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 TEMPLATES = sorted(path.relative_to(templates_dir()).as_posix() for path in templates_dir().rglob("*.jinja"))
 SKELETONS = [name for name in TEMPLATES if name.endswith(".py.jinja")]
 # m and n say how rows of queries and of keys broadcast, may_mask which blocks hold masked pairs; names are by role;
-# has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32, in_parts whether for
-# parts that share the sum's memory, as_held whether it lies as registers hold it, pads_dq whether that of any does.
+# has_bias whether any kernel of the module adds one, sums_dq whether kernels add dq up in fp32, as_held whether
+# the sum lies as registers hold it, pads_dq whether that of any does.
 KERNEL_NAMES = {
     "spec",
     "config",
@@ -36,7 +36,6 @@ KERNEL_NAMES = {
     "may_mask",
     "has_bias",
     "sums_dq",
-    "in_parts",
     "as_held",
     "pads_dq",
 }

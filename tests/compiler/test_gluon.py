@@ -53,7 +53,7 @@ BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("causal", (64, 64), {"BLOCK_M": 64, "num_stages": 3}),
     ("window", (64, 64), {"BLOCK_M": 64}),
-    ("full", (64, 64), {"BLOCK_M": 128, "part_mbytes": 32}),
+    ("full", (64, 64), {"BLOCK_M": 128}),
 ]
 
 
@@ -166,8 +166,7 @@ def test_the_sum_of_dq_is_zeroed_and_read_in_16_bytes_a_thread(
 ) -> None:
     held = kernels[len(GOLDENS) + index]
     row_values = {"LDG": 1, "STG": 2}  # lse; delta and lse2
-    suffixes = {"dq_as_held": "_held", "part_mbytes": "_part"}
-    finish = "_attn_bwd_finish" + "".join(suffix for knob, suffix in suffixes.items() if BACKWARD[index][2].get(knob))
+    finish = "_attn_bwd_finish_held" if BACKWARD[index][2].get("dq_as_held") else "_attn_bwd_finish"
     for name, narrow in (("_attn_bwd_prepare_sum", row_values), (finish, {})):
         resources, cubin = held[name]
         assert resources.spill_bytes == 0

@@ -49,10 +49,10 @@ def test_programs_of_64_keys_have_their_own_order(knob: str) -> None:
     assert reason == f"{knob} is for programs of 128 keys, not of 64"
 
 
-def test_rules_from_before_there_were_parts_take_all_heads_at_once() -> None:
+def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
     knobs = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 2, "stagger": False}
     config = GLUON_SM90_BACKWARD.config(knobs)
-    assert config.knobs() == knobs | {"part_mbytes": 0, "dq_later": False, "scores_ahead": False, "dq_as_held": False}
+    assert config.knobs() == knobs | {"dq_later": False, "scores_ahead": False, "dq_as_held": False}
     assert config.key == "gluon_sm90_backward:BLOCK_M=64,BLOCK_N=128,num_warps=4,num_stages=2"
 
 
@@ -65,8 +65,6 @@ def test_rules_from_before_there_were_parts_take_all_heads_at_once() -> None:
         {"num_stages": True},
         {"stagger": 1},
         {"dq_later": 0},
-        {"part_mbytes": 8},
-        {"part_mbytes": False},
     ],
 )
 def test_a_wrong_knob_is_named(knobs: dict[str, int]) -> None:

@@ -126,18 +126,17 @@ GLUON_KNOBS: dict[str, Any] = {
 
 def gluon_backward_rows_of(
     dtypes: tuple[Dtype, ...],
-    part_mbytes: tuple[int, int, int] = (0, 0, 0),
     dq_as_held: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Row, ...]:
-    """A rule in Gluon for each mask, with these parts and sums of dQ."""
+    """A rule in Gluon for each mask, with these sums of dQ."""
     config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
     return tuple(
         Row(
             spec=spec_of(variant, dtypes[0], 64, op="backward"),
             dtypes=dtypes,
-            config=replace(config, part_mbytes=mbytes, dq_as_held=held),
+            config=replace(config, dq_as_held=held),
         )
-        for variant, mbytes, held in zip(("full", "causal", "window"), part_mbytes, dq_as_held)
+        for variant, held in zip(("full", "causal", "window"), dq_as_held)
     )
 
 
