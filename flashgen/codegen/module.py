@@ -100,7 +100,6 @@ class ModuleView:
         self.has_window = any(row.spec.window for row in self.rows)
         self.features = tuple(each for each in FEATURES if any(each in row.spec.features for row in self.rows))
         self.public = _literal("[]", _public(self.has_forward, "dropout" in self.features), used=len("__all__ = "))
-        self.sizes = _literal("[]", _sizes(self.has_forward, self.has_window), used=len("SIZES = "))
         self.scaling = [feature for feature in ("softcap", "alibi", "bias") if feature in self.features]
         self.has_fp8 = any(row.spec.is_fp8 for row in self.rows)
         self.feature_tensors = [each for feature, each in _FEATURE_TENSORS.items() if feature in self.features]
@@ -109,12 +108,18 @@ class ModuleView:
         self.arguments = self.tensors + (["dropout_p"] if "dropout" in self.features else [])
         hopper = [row.config for row in self.rows if isinstance(row.config, GluonSm90Config)]
         self.has_gluon_forward, self.has_ping_pong = bool(hopper), any(config.ping_pong for config in hopper)
-        self.has_gluon_persistent = any(config.persistent for config in hopper)
-        self.has_gluon_backward = any(isinstance(row.config, GluonSm90BackwardConfig) for row in self.rows)
+        hopper_backward = [row.config for row in self.rows if isinstance(row.config, GluonSm90BackwardConfig)]
+        self.has_gluon_backward = bool(hopper_backward)
+        self.has_persistent_backward = any(config.persistent for config in hopper_backward)
+        self.has_gluon_persistent = self.has_persistent_backward or any(config.persistent for config in hopper)
+        counts_heads = self.has_forward or self.has_persistent_backward
+        self.sizes = _literal("[]", _sizes(counts_heads, self.has_window), used=len("SIZES = "))
         self.has_gluon = self.has_gluon_forward or self.has_gluon_backward
         self.has_unordered = any(FAMILIES[row.config.family].unordered for row in self.rows)
         self.has_tma = self.has_gluon or self._any_knob("tma")
-        self.has_persistent = self.has_gluon_forward or self._any_knob("programs_per_sm")
+        self.has_persistent = self.has_gluon_forward or any(
+            row.spec.op == "forward" and row.config.knobs().get("programs_per_sm") for row in self.rows
+        )
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         self.has_dq_as_held, self.has_packs = self._any_knob("dq_as_held"), self._any_knob("pack_gqa")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
@@ -237,6 +242,7 @@ def _config_arguments(row: Row, has_dq_as_held: bool) -> str:
         held = [f"{name}={value}" for name, value in shown.items()]
         held += [f"finish={_finish_name(row.config)}"] if has_dq_as_held else []
         held += ["dq_as_held=True"] if row.config.dq_as_held else []
+        held += [f"programs_per_sm={row.config.programs_per_sm}"] if row.config.persistent else []
         return _call("config=HopperBackwardConfig", [names["bwd"], *held], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}
     shown |= {name: knobs[name] for name in ("tma", "programs_per_sm", "maxnreg", "pack_gqa") if knobs.get(name)}
@@ -325,10 +331,10 @@ def _public(has_forward: bool, has_dropout: bool) -> list[str]:
     return (["dropout_mask"] if has_dropout else []) + (functions if has_forward else [])
 
 
-def _sizes(has_forward: bool, has_window: bool) -> list[str]:
+def _sizes(counts_heads: bool, has_window: bool) -> list[str]:
     """The kernels' arguments that change from call to call."""
     sizes = ["nheads_q", "qhead_per_kvhead", "seqlen_q", "seqlen_k"]
-    return (["num_heads"] if has_forward else []) + sizes + (["window_left", "window_right"] if has_window else [])
+    return (["num_heads"] if counts_heads else []) + sizes + (["window_left", "window_right"] if has_window else [])
 
 
 def _literal(brackets: str, words: list[str], *, used: int, indent: int = 0) -> str:

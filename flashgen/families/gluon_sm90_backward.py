@@ -6,7 +6,7 @@ what it adds to dQ comes in any order: two runs may differ in dQ's last bits. Se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.families.base import Family, PassShape, SharedTile
@@ -25,9 +25,10 @@ class GluonSm90BackwardConfig(KernelConfig):
     Of 128 keys each of two consumers holds dK and dV of 64; of 64, one consumer holds dK and one dV, as heads of more
     than 128 columns ask for.
 
+    programs_per_sm 128 keys: 0 launches one program a tile; 1 launches one an SM, which loops over tiles (persistent)
+    longest_first   causal: tiles of all heads by their length, not head by head: a long one at the end is waited for
     stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
     dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
-    scores_ahead    128 keys: scores of a step are multiplied in the one before, while dQ of that one is stored
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
     """
@@ -36,12 +37,13 @@ class GluonSm90BackwardConfig(KernelConfig):
     num_warps: int = 4
     stagger: bool = False
     dq_later: bool = False
-    scores_ahead: bool = False
     dq_as_held: bool = False
+    programs_per_sm: int = 0
+    longest_first: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
-        self.require_flags("stagger", *_ORDERS)
+        self.require_flags("stagger", "longest_first", *_ORDERS)
 
     @property
     def tma(self) -> bool:
@@ -51,17 +53,22 @@ class GluonSm90BackwardConfig(KernelConfig):
     @property
     def counts_steps(self) -> bool:
         """Whether consumers count heads and blocks of queries on, rather than divide the number of a step."""
-        return self.dq_later or self.scores_ahead or self.dq_as_held
+        return self.dq_later or self.dq_as_held or self.persistent
+
+    @property
+    def persistent(self) -> bool:
+        return self.programs_per_sm > 0
 
 
 # When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
-_ORDERS = {"dq_later": "later", "scores_ahead": "ahead", "dq_as_held": "held"}
+_ORDERS = {"dq_later": "later", "dq_as_held": "held"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
     "BLOCK_N": (64, 128),
     "num_warps": (4,),
     "num_stages": (1, 2, 3),
+    "programs_per_sm": (0, 1),
 }
 
 
@@ -86,22 +93,33 @@ class GluonSm90BackwardFamily(Family):
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
-        return _VALUES | dict.fromkeys(("stagger", *_ORDERS), (False, True))
+        flags = ("stagger", *_ORDERS, *(("longest_first",) if spec.causal else ()))
+        return _VALUES | dict.fromkeys(flags, (False, True))
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
+        assert isinstance(config, GluonSm90BackwardConfig)
         if _keys(spec) != config.BLOCK_N:
             return f"heads of {spec.block_d} and {spec.block_dv} columns take {_keys(spec)} keys"
+        if config.longest_first and not spec.causal:
+            return f"tiles are all as long without a causal mask, here {spec.mask}"
         if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
             return "scores of 128 queries leave no registers for dK and dV of 128 columns"
-        if config.BLOCK_N == GROUP_ROWS and (held := [name for name in _ORDERS if config.knobs()[name]]):
+        held = [name for name in (*_ORDERS, "programs_per_sm") if config.knobs()[name]]
+        if held and config.BLOCK_N == GROUP_ROWS:
             return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
+        if config.persistent and spec.block_d != spec.block_dv:
+            return (
+                "dK and dV of a persistent program leave by way of the same memory; "
+                f"theirs have {spec.block_d} and {spec.block_dv} columns"
+            )
         return None
 
     def shared_tiles(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> tuple[SharedTile, ...]:
+        assert isinstance(config, GluonSm90BackwardConfig)
         size, queries, keys, copies = spec.element_bytes, config.BLOCK_M, config.BLOCK_N, config.num_stages
         wide = keys == GROUP_ROWS
         dq_columns = dq_columns_of(spec, config)
-        tiles = (
+        tiles = [
             SharedTile(name="Q", rows=queries, columns=spec.block_d, element_bytes=size, copies=copies),
             SharedTile(
                 name="dO", rows=queries, columns=spec.block_dv, element_bytes=size, copies=1 if wide else copies
@@ -111,9 +129,12 @@ class GluonSm90BackwardFamily(Family):
             SharedTile(name="V", rows=keys, columns=spec.block_dv, element_bytes=size),
             SharedTile(name="dS", rows=keys, columns=queries, element_bytes=size, copies=2),
             SharedTile(name="dQ", rows=_GROUPS * GROUP_ROWS, columns=dq_columns, element_bytes=4),
-        )
-        p = SharedTile(name="P", rows=keys, columns=queries, element_bytes=4)
-        return (*tiles, p) if wide else tiles
+        ]
+        if wide:
+            tiles.append(SharedTile(name="P", rows=keys, columns=queries, element_bytes=4))
+        if config.persistent:
+            tiles.append(SharedTile(name="dK or dV", rows=keys, columns=spec.block_d, element_bytes=size))
+        return tuple(tiles)
 
     def passes(self, spec: AttentionSpec, config: KernelConfig) -> tuple[PassShape, ...]:
         return (
@@ -135,24 +156,28 @@ class GluonSm90BackwardFamily(Family):
 
     def structure(self, spec: AttentionSpec, config: KernelConfig) -> str:
         assert isinstance(config, GluonSm90BackwardConfig)
-        wide = "_wide" if config.BLOCK_N == GROUP_ROWS else ""
-        orders = "".join(f"_{short}" for name, short in _ORDERS.items() if config.knobs()[name])
-        return f"hopper{config.BLOCK_M}{wide}" + ("_stagger" if config.stagger else "") + orders
+        parts = {
+            f"hopper{config.BLOCK_M}": True,
+            "wide": config.BLOCK_N == GROUP_ROWS,
+            "persistent": config.persistent,
+            "longest": config.longest_first,
+            "stagger": config.stagger,
+        }
+        parts |= {short: bool(config.knobs()[name]) for name, short in _ORDERS.items()}
+        return "_".join(name for name, present in parts.items() if present)
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
         # What was fastest on an H200 (benchmarks/notes.md).
-        plain: list[dict[str, Knob]] = [{}, {"stagger": True}]
-        held = [knobs | {"dq_as_held": True} for knobs in plain]
-        rows = [(64, knobs) for knobs in plain]
-        if _keys(spec) > GROUP_ROWS:
-            rows = [(64, knobs) for knobs in held] + rows
-        if max(spec.block_d, spec.block_dv) <= 64:
-            later = held[0] | {"dq_later": True, "scores_ahead": True}
-            rows = [(128, knobs) for knobs in [later, *held, *plain]] + rows
-        return tuple(
-            GluonSm90BackwardConfig(BLOCK_M=m, BLOCK_N=_keys(spec), num_stages=2, **knobs)  # type: ignore[arg-type]
-            for m, knobs in rows
-        )
+        queries = 128 if max(spec.block_d, spec.block_dv) <= 64 else 64
+        plain = GluonSm90BackwardConfig(BLOCK_M=queries, BLOCK_N=_keys(spec), num_stages=2)
+        if _keys(spec) == GROUP_ROWS:
+            return (plain, replace(plain, stagger=True))
+        held = replace(plain, dq_as_held=True)
+        later = replace(held, dq_later=True)
+        staying = [replace(each, programs_per_sm=1) for each in (later, held)] if spec.block_d == spec.block_dv else []
+        if spec.causal:
+            return (*staying, later, *(replace(each, longest_first=True) for each in staying), held, plain)
+        return (later, *staying, held, replace(held, stagger=True), plain)
 
 
 def _keys(spec: AttentionSpec) -> int:

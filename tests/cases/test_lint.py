@@ -74,8 +74,11 @@ def modules() -> Iterator[tuple[str, ModuleContent]]:
     featured = training_rows_of(HALF, 64, variants=("full", "causal", "window", *held))
     yield "gluon_beside_features", content_of(featured, both)
     yield "gluon_backward", content_of(training_rows_of(HALF, 64), gluon_backward_rows_of(HALF))
-    some = gluon_backward_rows_of(HALF, (False, True, True))
+    some = gluon_backward_rows_of(HALF, causal={"dq_as_held": True}, window={"dq_as_held": True})
     yield "gluon_some_as_held", content_of(featured, (*gluon, *some))
+    stays = gluon_backward_rows_of(HALF, full={"programs_per_sm": 1})
+    yield "gluon_some_persistent", content_of(featured, (*gluon, *stays))
+    yield "gluon_backward_persistent", content_of(training_rows_of(HALF, 64), stays)
     for spec, config in every_gluon_kernel("bf16"):
         yield f"gluon_{spec.key}_{config.digest}", content_of((Row(spec=spec, dtypes=("bf16",), config=config),))
     for name, gluon in gluon_rows_of(("fp8",)).items():

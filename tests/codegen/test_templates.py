@@ -42,7 +42,7 @@ KERNEL_NAMES = {
 # What the skeletons in Gluon call their tuples; which blocks of keys a consumer skips, for how many rows,
 # and in whose turn; whose dQ is added, of which head and from which query on.
 KERNEL_NAMES |= {"off_h", "start_m"}
-KERNEL_NAMES |= {"bounds", "apart", "rings", "window", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
+KERNEL_NAMES |= {"bounds", "apart", "rings", "sizes", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
 # For how many queries; where its tile lies, and in which shape, in the tensors of queries.
 KERNEL_NAMES |= {"own_queries", "rows_at", "as_packed"}
 MODULE_NAMES = {"module"}

@@ -46,15 +46,24 @@ FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "scores_ahead": True, "dq_as_held": True}),
-    ("causal", (128, 128), {"BLOCK_M": 64, "scores_ahead": True, "dq_as_held": True}),
+    ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "dq_as_held": True, "programs_per_sm": 1}),
+    ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True, "longest_first": True}),
     ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
-    ("causal", (64, 64), {"BLOCK_M": 64, "num_stages": 3}),
+    (
+        "causal",
+        (64, 64),
+        {"BLOCK_M": 64, "num_stages": 3, "dq_later": True, "programs_per_sm": 1, "longest_first": True},
+    ),
     ("window", (64, 64), {"BLOCK_M": 64}),
-    ("full", (64, 64), {"BLOCK_M": 128}),
+    ("full", (64, 64), {"BLOCK_M": 128, "dq_as_held": True, "programs_per_sm": 1}),
 ]
+# A loop whose bounds are counted on, for which triton 3.6 takes what is counted for what it began as.
+UNCARRIED = (
+    "for i in range(num_steps):\n            step = count + i\n",
+    "for step in range(count, count + num_steps):\n",
+)
 
 
 def knobs_of(variant: str, knobs: dict[str, Any]) -> dict[str, Any]:
@@ -66,14 +75,15 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Re
     """(resources, binary) of every golden's kernels, from a process that does not run under Triton's interpreter."""
     folder = tmp_path_factory.mktemp("cubins")
     asked = [
-        ["gluon_sm90", variant, "bf16", *head_dims, "forward", knobs_of(variant, knobs)]
+        ["gluon_sm90", variant, "bf16", *head_dims, "forward", knobs_of(variant, knobs), []]
         for variant, head_dims, knobs in GOLDENS
     ]
     asked += [
-        ["gluon_sm90_backward", variant, "bf16", *head_dims, "backward", {"num_stages": 2, "BLOCK_N": 128} | knobs]
+        ["gluon_sm90_backward", variant, "bf16", *head_dims, "backward", {"num_stages": 2, "BLOCK_N": 128} | knobs, []]
         for variant, head_dims, knobs in BACKWARD
     ]
-    asked += [["gluon_sm90", v, "fp8", *head_dims, "forward", knobs_of(v, knobs)] for v, head_dims, knobs in FP8]
+    asked += [["gluon_sm90", v, "fp8", *head_dims, "forward", knobs_of(v, knobs), []] for v, head_dims, knobs in FP8]
+    asked += [[*asked[len(GOLDENS) + len(BACKWARD) - 1][:-1], [UNCARRIED]]]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-W", "ignore", "-m", "tests.compiler.compile_cubins", "h200", str(folder)]
@@ -173,6 +183,27 @@ def test_the_sum_of_dq_is_zeroed_and_read_in_16_bytes_a_thread(
         accesses = re.findall(r"\b(LDG|STG)\.E(\S*)", disassembled(cubin))
         assert {kind for kind, how in accesses if how.endswith("128")} == {"LDG", "STG"}
         assert Counter(kind for kind, how in accesses if not how.endswith("128")) == narrow
+
+
+def test_what_is_counted_from_tile_to_tile_is_carried(compiled: list[tuple[Resources, Path]]) -> None:
+    """Else a persistent program waits, from its second tile on, for blocks that have come and gone."""
+    persistent = [cubin for _, cubin in compiled[:-1] if "_persistent" in cubin.name]
+    assert len(persistent) == len([1 for _, _, knobs in (*GOLDENS, *BACKWARD, *FP8) if knobs.get("programs_per_sm")])
+    for cubin in persistent:
+        loops = loops_over_tiles(cubin)
+        assert len(loops) == 3  # of the producer and of two consumers
+        assert all(re.search(r"iter_args\(.*\) -> \(i32\)", loop) for loop in loops)
+
+
+@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="seen with triton 3.6")
+def test_a_count_that_is_not_carried_would_show(compiled: list[tuple[Resources, Path]]) -> None:
+    loops = loops_over_tiles(compiled[-1][1])
+    assert ["iter_args" in loop for loop in loops] == [True, False, False]
+
+
+def loops_over_tiles(cubin: Path) -> list[str]:
+    """How the outermost loops of the warp groups of a persistent kernel begin, in its ttgir."""
+    return re.findall(r"^ {6}(?:%\S+ = )?scf\.for .*", cubin.with_suffix(".ttgir").read_text(), re.MULTILINE)
 
 
 def disassembled(cubin: Path) -> str:

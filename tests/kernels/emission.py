@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -124,29 +123,27 @@ GLUON_KNOBS: dict[str, Any] = {
 }
 
 
-def gluon_backward_rows_of(
-    dtypes: tuple[Dtype, ...],
-    dq_as_held: tuple[bool, bool, bool] = (False, False, False),
-) -> tuple[Row, ...]:
-    """A rule in Gluon for each mask, with these sums of dQ."""
-    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2)
+def gluon_backward_rows_of(dtypes: tuple[Dtype, ...], **knobs: dict[str, Any]) -> tuple[Row, ...]:
+    """A rule in Gluon for each mask; `knobs` are by the mask that they are for."""
+    tile = {"BLOCK_M": 64, "BLOCK_N": 128, "num_stages": 2}
     return tuple(
         Row(
             spec=spec_of(variant, dtypes[0], 64, op="backward"),
             dtypes=dtypes,
-            config=replace(config, dq_as_held=held),
+            config=GluonSm90BackwardConfig(**tile | knobs.get(variant, {})),
         )
-        for variant, held in zip(("full", "causal", "window"), dq_as_held)
+        for variant in ("full", "causal", "window")
     )
 
 
 def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConfig]]:
     """Every combination of knobs that changes lines, with the head dims that do."""
-    tiles, names = ((64, 128), (128, 128), (64, 64)), ("dq_later", "scores_ahead", "dq_as_held")
+    tiles, orders = ((64, 128), (128, 128), (64, 64)), product((False, True), (False, True), (0, 1))
+    of_128_keys = [dict(zip(("dq_later", "dq_as_held", "programs_per_sm"), values)) for values in orders]
     for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
-        for values in product((False, True), repeat=3) if tile[1] == 128 else ((False, False, False),):
+        for knobs in of_128_keys if tile[1] == 128 else [{}]:
             tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
-            yield row.spec, GluonSm90BackwardConfig(**tiling, **dict(zip(names, values)))
+            yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     choices |= {"fused_scale": (False,), "pack_gqa": (False,)} if dtype == "fp8" else {}

@@ -6,27 +6,31 @@ from typing import Any
 
 import pytest
 
+from flashgen.codegen.module import render_module
 from flashgen.outcome import Proof
 from flashgen.spec import AttentionSpec
+from tests.kernels.emission import content_of, gluon_backward_rows_of
 from tests.kernels.gluon.candidates import proven, source_of
 
-LATER, AHEAD, HELD, STAGGER = ({name: True} for name in ("dq_later", "scores_ahead", "dq_as_held", "stagger"))
+LATER, HELD, STAGGER = ({name: True} for name in ("dq_later", "dq_as_held", "stagger"))
+LONGEST = {"longest_first": True}
+STAYS = {"programs_per_sm": 1}  # of which the model's machine runs two at once
 
 
 @pytest.mark.parametrize(
     ("variant", "head_dims", "queries", "buffers", "knobs"),
     [
-        ("full", (64, 64), 64, 2, STAGGER | LATER | AHEAD | HELD),
-        ("full", (40, 64), 128, 1, LATER | HELD),
+        ("full", (64, 64), 64, 2, STAYS | STAGGER | LATER | HELD),
+        ("full", (40, 64), 128, 1, STAYS | HELD),
         ("full", (128, 96), 64, 3, {}),
-        ("causal", (128, 128), 64, 2, AHEAD | HELD),
-        ("causal", (64, 64), 128, 2, LATER | AHEAD),
-        ("causal", (64, 128), 64, 1, STAGGER),
-        ("window", (64, 64), 64, 1, AHEAD),
+        ("causal", (128, 128), 64, 2, STAYS | HELD | LONGEST),
+        ("causal", (64, 64), 128, 2, STAYS | LATER),
+        ("causal", (64, 128), 64, 1, STAGGER | LATER | LONGEST),
+        ("window", (64, 64), 64, 1, STAYS),
         ("window", (64, 24), 128, 3, STAGGER | LATER | HELD),
-        ("window", (96, 64), 64, 2, HELD),
+        ("window", (96, 128), 64, 2, STAYS | LATER | HELD),
         ("full", (256, 256), 64, 2, STAGGER),
-        ("causal", (192, 128), 64, 1, {}),
+        ("causal", (192, 128), 64, 1, LONGEST),
         ("window", (80, 200), 64, 2, STAGGER),
     ],
 )
@@ -39,8 +43,14 @@ def test_every_mask_and_tile_is_exact(
     assert isinstance(outcome, Proof), outcome
 
 
-@pytest.mark.parametrize(("head_dim", "seed"), [(64, 1), (64, 2), (256, 1), (256, 2)])
-def test_the_order_in_which_things_happen_changes_nothing(head_dim: int, seed: int) -> None:
+@pytest.mark.parametrize(("head_dim", "knobs", "seed"), [(64, {}, 1), (64, STAYS | LATER | HELD, 2), (256, {}, 1)])
+def test_the_order_in_which_things_happen_changes_nothing(head_dim: int, knobs: dict[str, Any], seed: int) -> None:
     spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=head_dim, op="backward")
-    outcome = proven(source_of(spec), spec, seed)
+    outcome = proven(source_of(spec, **knobs), spec, seed)
+    assert isinstance(outcome, Proof), outcome
+
+
+def test_a_kernel_beside_a_persistent_one_has_its_own_arguments() -> None:
+    rows = gluon_backward_rows_of(("fp16",), causal=STAYS)
+    outcome = proven(render_module(content_of(rows)), rows[0].spec)  # that of every pair, whose rule is the first
     assert isinstance(outcome, Proof), outcome

@@ -119,8 +119,8 @@ BACKWARD_FAULTS: list[tuple[str, str, str, str]] = [
     ("heads of a group are not added up", "for step in range(qhead_per_kvhead * num_m_blocks)",
      "for step in range(num_m_blocks)", ""),
 ]  # fmt: skip
-# Of dQ a step later, scores a step ahead, and a sum of dQ as registers hold it.
-ORDERED: dict[str, Any] = {"dq_later": True, "scores_ahead": True, "dq_as_held": True}
+# Of dQ a step later, and a sum of dQ as registers hold it.
+ORDERED: dict[str, Any] = {"dq_later": True, "dq_as_held": True}
 ORDERED_FAULTS: list[tuple[str, str, str, str]] = [
     ("dS is overwritten while it is multiplied", "        mbarrier.wait(ds_empty.index(slot)",
      "        (ds_empty.index(slot)", ""),
@@ -133,15 +133,27 @@ ORDERED_FAULTS: list[tuple[str, str, str, str]] = [
     ("dQ of the last step goes to this one", "last_h, last_m = off_h, start_m\n        start_m", "start_m", ""),
     ("all dQ goes where the first goes", "last_h, last_m = off_hk * qhead_per_kvhead, 0",
      "last_h, last_m = off_h, start_m", "dq: "),
-    ("the first Q is not waited for", "mbarrier.wait(q_full.index(0), 0)", "q_full.index(0)", ""),
-    ("behind the last step a Q is waited for", "if step + 1 < num_steps:", "if step + 1 <= num_steps:", BLOCKED),
-    ("Q is released while it is multiplied", "        dv, dk = warpgroup_mma_wait(2, deps=(dv, dk))\n",
-     "        _gl_release(q_empty, step)\n        dv, dk = warpgroup_mma_wait(2, deps=(dv, dk))\n", ""),
-    ("dQ is used before its matmul ends", "dq = warpgroup_mma_wait(1,", "dq = warpgroup_mma_wait(2,", READ),
+    ("dQ is used before its matmul ends", "dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))",
+     "dq = warpgroup_mma_wait(1, deps=(dv, dk, dq))", READ),
     ("heads are not counted on", "off_h = gl.where(start_m == first_m, off_h + 1, off_h)", "pass", ""),
     ("dQ is read in another order", ".permute([1, 4, 2, 0, 3, 5])", ".permute([1, 2, 4, 0, 3, 5])", ""),
     ("the sum of dQ ends with the last query", "triton.cdiv(seqlen_q, 64) * 64, _padded", "seqlen_q, _padded", ""),
     ("rows behind the last query are not zeroed", "offs_m[:, None] < sum_rows", "offs_m[:, None] < seqlen_q", ""),
+]  # fmt: skip
+# Of the same in programs that loop over tiles.
+STAYING_FAULTS: list[tuple[str, str, str, str]] = [
+    ("the next K overwrites one that is multiplied", "mbarrier.wait(kv_empty.index(0)", "(kv_empty.index(0)", ""),
+    ("one consumer releases K for both", "        _gl_release(kv_empty, turn)\n",
+     "        if GROUP == 0:\n" + "            _gl_release(kv_empty, turn)\n" * 2, ""),
+    ("K of the last tile is taken for this one's", "mbarrier.wait(kv_full.index(0), turn & 1)", "pass", ""),
+    ("consumers do not count blocks on", "count += num_steps", "count += 0", ""),
+    ("the producer does not count blocks on", "count += qhead_per_kvhead * num_m_blocks", "count += 0", ""),
+    ("dS is not counted on from tile to tile", "step + turn", "step", ""),
+    ("the last dS of a tile is never released", "_gl_release(ds_empty, count + num_steps + turn)", "pass", BLOCKED),
+    ("dV overwrites dK before it has left", "tma.store_wait(0)\n        grad_smem.index(GROUP).store(dv",
+     "grad_smem.index(GROUP).store(dv", ""),
+    ("the last dV is not waited for", "\n    tma.store_wait(0)\n", "\n    pass\n", LEFT),
+    ("the last head has no tiles", "_gl_turns(num_heads *", "_gl_turns((num_heads - 1) *", ""),
 ]  # fmt: skip
 AROUND_FAULTS: list[tuple[str, str, str, str]] = [
     ("the last block of dQ is not zeroed", "zeros, mask=inside)",
@@ -164,25 +176,37 @@ def rejection(source: str, spec: AttentionSpec) -> str:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "knobs", "old", "new", "says"),
-    [(64, {}, *each[1:]) for each in BACKWARD_FAULTS]
-    + [(64, ORDERED, *each[1:]) for each in ORDERED_FAULTS]
-    + [(192, {}, *each[1:]) for each in WIDE_FAULTS]
-    + [(40, {}, *each[1:]) for each in AROUND_FAULTS],
+    ("variant", "head_dim", "knobs", "old", "new", "says"),
+    [("causal", 64, {}, *each[1:]) for each in BACKWARD_FAULTS]
+    + [("causal", 64, ORDERED, *each[1:]) for each in ORDERED_FAULTS]
+    + [("window", 64, ORDERED | PERSISTENT, *each[1:]) for each in STAYING_FAULTS]
+    + [("causal", 192, {}, *each[1:]) for each in WIDE_FAULTS]
+    + [("causal", 40, {}, *each[1:]) for each in AROUND_FAULTS],
     ids=[each[0] for each in BACKWARD_FAULTS]
     + [f"ordered, {each[0]}" for each in ORDERED_FAULTS]
+    + [f"persistent, {each[0]}" for each in STAYING_FAULTS]
     + [f"wide, {each[0]}" for each in WIDE_FAULTS]
     + [each[0] for each in AROUND_FAULTS],
 )
 def test_a_fault_planted_in_the_backward_is_found(
-    head_dim: int, knobs: dict[str, Any], old: str, new: str, says: str
+    variant: str, head_dim: int, knobs: dict[str, Any], old: str, new: str, says: str
 ) -> None:
     spec = AttentionSpec.of_variant(
-        "causal", dtype="fp16", head_dim=head_dim, head_dim_v=min(head_dim, 128), op="backward"
+        variant, dtype="fp16", head_dim=head_dim, head_dim_v=min(head_dim, 128), op="backward"
     )
     source = source_of(spec, **knobs)
     assert old in source
     assert says in rejection(source.replace(old, new), spec)
+
+
+def test_a_k_that_is_released_before_its_last_matmul_is_found() -> None:
+    spec = AttentionSpec.of_variant("causal", dtype="fp16", head_dim=64, op="backward")
+    source = source_of(spec, **ORDERED | PERSISTENT)
+    release, last_product = "        _gl_release(kv_empty, turn)\n", "        if num_steps > 0:\n"
+    assert release in source
+    assert last_product in source
+    moved = source.replace(release, "").replace(last_product, release + last_product)
+    assert "shared memory changed under a matmul" in rejection(moved, spec)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 
+from flashgen.codegen.module import render_module
 from tests.kernels.emission import Emitter, content_of, gluon_backward_rows_of, gluon_rows_of, rows_of, training_rows_of
 from tests.kernels.gluon.language import interpreted_gluon
 
@@ -98,6 +99,14 @@ def test_who_asks_for_the_same_bits_gets_kernels_that_give_them(emitter: Emitter
     training._candidates = lambda *arguments: rules
     assert training._select("backward", "causal", q, k, v).config.unordered == ("dq",)
     assert not hasattr(training._select("backward", "causal", q, k, v, deterministic=True).config, "unordered")
+
+
+def test_sms_are_counted_where_programs_are_persistent() -> None:
+    stays = {"full": {"programs_per_sm": 1}}
+    tables = (gluon_backward_rows_of(HALF), gluon_backward_rows_of(HALF, **stays))
+    texts = [render_module(content_of(training_rows_of(HALF, 64), table)) for table in tables]
+    for word in ("programs_per_sm", "_sm_count", "_gl_turns"):
+        assert [word in text for text in texts] == [False, True]
 
 
 def test_a_training_module_differentiates_on_a_cpu_by_its_other_kernels(emitter: Emitter) -> None:
