@@ -4,7 +4,7 @@ Needs torch and triton only.
 
 Computes       attention forward (out, lse) and backward (dq, dk, dv), in bf16, fp16; head_dim 64, 128, 256; no mask,
                causal (bottom-right), sliding window; softcap; MHA, GQA and MQA
-Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 15 forward and 18 backward rules, measured
+Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 15 forward and 22 backward rules, measured
                any other GPU runs the portable rules
 Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (3e5bc7e6441f), full
                (76a6bb0ca2c6), worst error 0.72 of the allowed, bf16, fp16 on the GPU
@@ -2968,36 +2968,6 @@ def _attn_bwd_prepare_sum(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _attn_bwd_finish(
-    DQSum,  # [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, contiguous
-    DQ,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
-    softmax_scale,
-    stride_dqz,
-    stride_dqh,
-    stride_dqm,
-    nheads_q,
-    seqlen_q,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """DQ = softmax_scale * DQSum, of BLOCK_M queries."""
-    # Backwards: what was added last, of the last heads, may still be in the L2, and nobody reads it again.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
-    off_zh = tile // num_m_blocks
-    off_z, off_h = (off_zh // nheads_q).to(tl.int64), (off_zh % nheads_q).to(tl.int64)
-    offs_m = tile % num_m_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_d = tl.arange(0, BLOCK_D)
-    rows_m = offs_m.to(tl.int64)[:, None]
-    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
-    sum_ptrs = DQSum + (off_zh.to(tl.int64) * seqlen_q + rows_m) * HEAD_DIM + offs_d[None, :]
-    dq_ptrs = DQ + off_z * stride_dqz + off_h * stride_dqh + rows_m * stride_dqm + offs_d[None, :]
-    dq = tl.load(sum_ptrs, mask=inside, other=0.0, eviction_policy="evict_first") * softmax_scale
-    tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=SIZES)
 def _attn_bwd_finish_held(
     DQSum,  # [Z, nheads_q, seqlen_q rounded up to blocks, BLOCK_D], fp32, contiguous
     DQ,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
@@ -3029,8 +2999,270 @@ def _attn_bwd_finish_held(
     tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=SIZES)
+def _attn_bwd_finish(
+    DQSum,  # [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, contiguous
+    DQ,  # [Z, nheads_q, seqlen_q, HEAD_DIM]
+    softmax_scale,
+    stride_dqz,
+    stride_dqh,
+    stride_dqm,
+    nheads_q,
+    seqlen_q,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """DQ = softmax_scale * DQSum, of BLOCK_M queries."""
+    # Backwards: what was added last, of the last heads, may still be in the L2, and nobody reads it again.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    num_m_blocks = tl.cdiv(seqlen_q, BLOCK_M)
+    off_zh = tile // num_m_blocks
+    off_z, off_h = (off_zh // nheads_q).to(tl.int64), (off_zh % nheads_q).to(tl.int64)
+    offs_m = tile % num_m_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    rows_m = offs_m.to(tl.int64)[:, None]
+    inside = (offs_m[:, None] < seqlen_q) & (offs_d[None, :] < HEAD_DIM)
+    sum_ptrs = DQSum + (off_zh.to(tl.int64) * seqlen_q + rows_m) * HEAD_DIM + offs_d[None, :]
+    dq_ptrs = DQ + off_z * stride_dqz + off_h * stride_dqh + rows_m * stride_dqm + offs_d[None, :]
+    dq = tl.load(sum_ptrs, mask=inside, other=0.0, eviction_policy="evict_first") * softmax_scale
+    tl.store(dq_ptrs, dq.to(DQ.dtype.element_ty), mask=inside)
+
+
 @_gluon_jit
-def _attn_bwd_full_hopper128_fetch(
+def _attn_bwd_full_hopper128_persistent_held_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    kv_empty,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
+        mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+        for group in gl.static_range(GROUPS):
+            _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+            _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+        for i in range(qhead_per_kvhead * num_m_blocks):
+            step = count + i
+            off_h = off_hk * qhead_per_kvhead + i // num_m_blocks
+            start_m = m_begin + i % num_m_blocks * BLOCK_M
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+            lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+            delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+            _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+            _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+            lse_smem.index(step % NUM_BUFFERS).store(lse2)
+            delta_smem.index(step % NUM_BUFFERS).store(delta)
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+        count += qhead_per_kvhead * num_m_blocks
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper128_persistent_held_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    grad_smem,
+    ds_full,
+    kv_empty,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+        start_n += 64 * GROUP
+        dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+        dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+        mbarrier.wait(kv_full.index(0), turn & 1)
+        k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+        num_steps = qhead_per_kvhead * num_m_blocks
+        off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+        first_m = m_begin
+        start_m = first_m
+        for i in range(num_steps):
+            step = count + i
+            # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+            q = _gl_arrived(q_smem, q_full, step)
+            qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            do = _gl_arrived(do_smem, do_full, step)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+            lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            p = gl.exp2(qk * qk_scale - lse2[None, :])
+            if start_n + 64 > seqlen_k:
+                p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+            # -- gradients, each of whose matmuls runs beside what follows it --
+            weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=(dp,))
+            delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            ds = (p * (dp - delta[None, :])).to(DK.dtype)
+            # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
+            # with that of step - 2.
+            ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+            fence_async_shared()
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(ds_full.index(step % 2), count=1)
+            weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+            dk = warpgroup_mma(weights, q, dk, is_async=True)
+            # -- dQ of this block from all keys of the tile: half of its queries each --
+            mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+            first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+            second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+            dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+            dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+            dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+            _gl_release(do_empty, step)
+            _gl_release(q_empty, step)
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+            off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+        _gl_release(kv_empty, turn)
+        # dK leaves, then dV, while the next tile's K and V come.
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store((dk * softmax_scale).to(DK.dtype))
+        fence_async_shared()
+        _tma_store(DK, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store(dv.to(DV.dtype))
+        fence_async_shared()
+        _tma_store(DV, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        count += num_steps
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_full_hopper128_persistent_held(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    num_heads,  # Z * nheads_k
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; no mask."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 2 * BLOCK_D, 32)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
+    ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_full_hopper128_persistent_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper128_persistent_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper128_persistent_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper128_later_held_fetch(
     Q,
     K,
     V,
@@ -3074,7 +3306,7 @@ def _attn_bwd_full_hopper128_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper128_attend(
+def _attn_bwd_full_hopper128_later_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -3083,6 +3315,7 @@ def _attn_bwd_full_hopper128_attend(
     ds_smem,
     dq_smem,
     ds_full,
+    ds_empty,
     done,
     scales,
     sizes,
@@ -3099,7 +3332,7 @@ def _attn_bwd_full_hopper128_attend(
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
     KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
     num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
     start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
@@ -3116,9 +3349,18 @@ def _attn_bwd_full_hopper128_attend(
     dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
     mbarrier.wait(kv_full.index(0), 0)
     k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
+    num_steps = qhead_per_kvhead * num_m_blocks
+    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+    first_m = m_begin
+    start_m = first_m
+    # Each step multiplies the dS of the one before, for which it need not wait; before the first step it is zeros.
+    ds_smem.index(GROUP).store(zeros.to(DK.dtype))
+    fence_async_shared()
+    _gl_sync()  # of the warps that stored
+    mbarrier.arrive(ds_full.index(0), count=1)
+    # Not off_h and start_m: a name that a loop gives what it held before, by way of others, triton does not carry.
+    last_h, last_m = off_hk * qhead_per_kvhead, 0
+    for step in range(num_steps):
         # -- scores and dP: qk, p, dp [64, BLOCK_M] --
         q = _gl_arrived(q_smem, q_full, step)
         qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -3136,15 +3378,15 @@ def _attn_bwd_full_hopper128_attend(
         dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
         ds = (p * (dp - delta[None, :])).to(DK.dtype)
-        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
-        # that of step - 2.
-        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        slot = (step + 1) % 2
+        mbarrier.wait(ds_empty.index(slot), ((step + 1) // 2 & 1) ^ 1)
+        ds_smem.index(slot * 2 + GROUP).store(ds)
         fence_async_shared()
         _gl_sync()  # of the warps that stored
-        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        mbarrier.arrive(ds_full.index(slot), count=1)
         weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
         dk = warpgroup_mma(weights, q, dk, is_async=True)
-        # -- dQ of this block from all keys of the tile: half of its queries each --
+        # -- dQ of the last block from all keys of the tile: half of its queries each --
         mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
         first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
         second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
@@ -3153,10 +3395,31 @@ def _attn_bwd_full_hopper128_attend(
         dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
         _gl_release(do_empty, step)
         _gl_release(q_empty, step)
+        _gl_release(ds_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
-        dq_smem.index(GROUP).store(dq)
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m + 64 * GROUP, 0], dq_smem.index(GROUP))
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        last_h, last_m = off_h, start_m
+        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+    if num_steps > 0:
+        step = num_steps  # the number of the dS that is left
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        tma.store_wait(0)  # for the last step's dQ to have left
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+        fence_async_shared()
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
 
     tma.store_wait(0)
     mbarrier.arrive(done.index(0), count=1)
@@ -3170,7 +3433,7 @@ def _attn_bwd_full_hopper128_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_full_hopper128(
+def _attn_bwd_full_hopper128_later_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -3196,12 +3459,13 @@ def _attn_bwd_full_hopper128(
     do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
     k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
     ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
-    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D)
+    dq_smem = _gl_tiles(DQ, 2, 2 * BLOCK_D, 32)
     lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
     ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    ds_empty = _gl_barriers(2, 2)
     rings = (
         q_smem,
         do_smem,
@@ -3221,16 +3485,16 @@ def _attn_bwd_full_hopper128(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_full_hopper128_fetch,
+                _attn_bwd_full_hopper128_later_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, sizes),
             ),
             (
-                _attn_bwd_full_hopper128_attend,
-                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_full_hopper128_later_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
             (
-                _attn_bwd_full_hopper128_attend,
-                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_full_hopper128_later_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -3464,8 +3728,8 @@ def _attn_bwd_full_hopper64_held_attend(
         dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
         ds = (p * (dp - delta[None, :])).to(DK.dtype)
-        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
-        # that of step - 2.
+        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
+        # with that of step - 2.
         ds_smem.index(step % 2 * 2 + GROUP).store(ds)
         fence_async_shared()
         _gl_sync()  # of the warps that stored
@@ -3485,7 +3749,7 @@ def _attn_bwd_full_hopper64_held_attend(
         _gl_release(do_empty, step)
         _gl_release(q_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
-        # 16 bytes a thread, of rows r and r + 8, one thread's beside the next's: [columns / 8, warp, r, columns, row]
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
         held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
         dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
@@ -3566,6 +3830,253 @@ def _attn_bwd_full_hopper64_held(
             (
                 _attn_bwd_full_hopper64_held_attend,
                 (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_later_held_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+    for group in gl.static_range(GROUPS):
+        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+    for step in range(qhead_per_kvhead * num_m_blocks):
+        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
+        start_m = m_begin + step % num_m_blocks * BLOCK_M
+        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+        lse_smem.index(step % NUM_BUFFERS).store(lse2)
+        delta_smem.index(step % NUM_BUFFERS).store(delta)
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+
+
+@_gluon_jit
+def _attn_bwd_full_hopper64_later_held_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    ds_full,
+    ds_empty,
+    done,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+    off_zhk = gl.program_id(0) // num_n_blocks
+    nheads_k = nheads_q // qhead_per_kvhead
+    off_z = off_zhk // nheads_k
+    off_hk = off_zhk % nheads_k
+    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+    start_n += 64 * GROUP
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+    mbarrier.wait(kv_full.index(0), 0)
+    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+    num_steps = qhead_per_kvhead * num_m_blocks
+    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+    first_m = m_begin
+    start_m = first_m
+    # Each step multiplies the dS of the one before, for which it need not wait; before the first step it is zeros.
+    ds_smem.index(GROUP).store(zeros.to(DK.dtype))
+    fence_async_shared()
+    _gl_sync()  # of the warps that stored
+    mbarrier.arrive(ds_full.index(0), count=1)
+    # Not off_h and start_m: a name that a loop gives what it held before, by way of others, triton does not carry.
+    last_h, last_m = off_hk * qhead_per_kvhead, 0
+    for step in range(num_steps):
+        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+        q = _gl_arrived(q_smem, q_full, step)
+        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        do = _gl_arrived(do_smem, do_full, step)
+        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        p = gl.exp2(qk * qk_scale - lse2[None, :])
+        if start_n + 64 > seqlen_k:
+            p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+        # -- gradients, each of whose matmuls runs beside what follows it --
+        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        dp = warpgroup_mma_wait(1, deps=(dp,))
+        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+        ds = (p * (dp - delta[None, :])).to(DK.dtype)
+        slot = (step + 1) % 2
+        mbarrier.wait(ds_empty.index(slot), ((step + 1) // 2 & 1) ^ 1)
+        ds_smem.index(slot * 2 + GROUP).store(ds)
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(slot), count=1)
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        # -- dQ of the last block from all keys of the tile: half of its columns each --
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+        half: tl.constexpr = GROUP * DQ_COLUMNS
+        dq = warpgroup_mma(
+            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+        )
+        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        _gl_release(do_empty, step)
+        _gl_release(q_empty, step)
+        _gl_release(ds_empty, step)
+        tma.store_wait(0)  # for the last step's dQ to have left
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+        fence_async_shared()
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        last_h, last_m = off_h, start_m
+        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+    if num_steps > 0:
+        step = num_steps  # the number of the dS that is left
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+        half: tl.constexpr = GROUP * DQ_COLUMNS
+        dq = warpgroup_mma(
+            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+        )
+        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        tma.store_wait(0)  # for the last step's dQ to have left
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+        fence_async_shared()
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+
+    tma.store_wait(0)
+    mbarrier.arrive(done.index(0), count=1)
+    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
+    k.store((dk * softmax_scale).to(DK.dtype))
+    v.store(dv.to(DV.dtype))
+    fence_async_shared()
+    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
+    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_full_hopper64_later_held(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; no mask."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, BLOCK_D, 32)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    ds_empty = _gl_barriers(2, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_full_hopper64_later_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_later_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
+            ),
+            (
+                _attn_bwd_full_hopper64_later_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -4250,7 +4761,7 @@ def _attn_bwd_dq_full(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper128_queries(
+def _attn_bwd_causal_hopper128_persistent_held_queries(
     start_n,
     seqlen_q,
     seqlen_k,
@@ -4268,7 +4779,276 @@ def _attn_bwd_causal_hopper128_queries(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper128_fetch(
+def _attn_bwd_causal_hopper128_persistent_held_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    kv_empty,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper128_persistent_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        m_begin, num_m_blocks = queries[0], queries[1]
+        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
+        mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+        for group in gl.static_range(GROUPS):
+            _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+            _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+        for i in range(qhead_per_kvhead * num_m_blocks):
+            step = count + i
+            off_h = off_hk * qhead_per_kvhead + i // num_m_blocks
+            start_m = m_begin + i % num_m_blocks * BLOCK_M
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+            lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+            delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+            _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+            _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+            lse_smem.index(step % NUM_BUFFERS).store(lse2)
+            delta_smem.index(step % NUM_BUFFERS).store(delta)
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+        count += qhead_per_kvhead * num_m_blocks
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper128_persistent_held_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    grad_smem,
+    ds_full,
+    kv_empty,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper128_persistent_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        m_begin, num_m_blocks = queries[0], queries[1]
+        _, _, m_full = queries
+        diagonal = seqlen_k - seqlen_q
+        start_n += 64 * GROUP
+        dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+        dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+        mbarrier.wait(kv_full.index(0), turn & 1)
+        k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+        num_steps = qhead_per_kvhead * num_m_blocks
+        off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+        first_m = m_begin
+        start_m = first_m
+        for i in range(num_steps):
+            step = count + i
+            # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+            q = _gl_arrived(q_smem, q_full, step)
+            qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            do = _gl_arrived(do_smem, do_full, step)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+            lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            p = gl.exp2(qk * qk_scale - lse2[None, :])
+            if start_m < m_full:
+                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+                keep = offs_n[:, None] <= seen[None, :]
+                p = gl.where(keep, p, 0.0)
+            # -- gradients, each of whose matmuls runs beside what follows it --
+            weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=(dp,))
+            delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            ds = (p * (dp - delta[None, :])).to(DK.dtype)
+            # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
+            # with that of step - 2.
+            ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+            fence_async_shared()
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(ds_full.index(step % 2), count=1)
+            weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+            dk = warpgroup_mma(weights, q, dk, is_async=True)
+            # -- dQ of this block from all keys of the tile: half of its queries each --
+            mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+            first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+            second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+            dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+            dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+            dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+            _gl_release(do_empty, step)
+            _gl_release(q_empty, step)
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+            off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+        _gl_release(kv_empty, turn)
+        # dK leaves, then dV, while the next tile's K and V come.
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store((dk * softmax_scale).to(DK.dtype))
+        fence_async_shared()
+        _tma_store(DK, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store(dv.to(DV.dtype))
+        fence_async_shared()
+        _tma_store(DV, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        count += num_steps
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_causal_hopper128_persistent_held(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    num_heads,  # Z * nheads_k
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; causal."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, 2 * BLOCK_D, 32)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
+    ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_causal_hopper128_persistent_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper128_persistent_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper128_persistent_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper128_later_held_queries(
+    start_n,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of queries that see a tile's keys: num_m_blocks of them, from the one at m_begin on."""
+
+    # Key j is seen by queries i >= j - diagonal: some see keys of the tile from m_begin on, all see all from m_full on.
+    diagonal = seqlen_k - seqlen_q
+    m_begin = gl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
+    m_full = start_n + BLOCK_N - 1 - diagonal
+    num_m_blocks = gl.cdiv(seqlen_q - m_begin, BLOCK_M)
+    return m_begin, num_m_blocks, m_full
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper128_later_held_fetch(
     Q,
     K,
     V,
@@ -4291,7 +5071,7 @@ def _attn_bwd_causal_hopper128_fetch(
     nheads_k = nheads_q // qhead_per_kvhead
     off_z = off_zhk // nheads_k
     off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper128_queries(
+    queries = _attn_bwd_causal_hopper128_later_held_queries(
         start_n,
         seqlen_q,
         seqlen_k,
@@ -4319,7 +5099,7 @@ def _attn_bwd_causal_hopper128_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper128_attend(
+def _attn_bwd_causal_hopper128_later_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -4328,6 +5108,7 @@ def _attn_bwd_causal_hopper128_attend(
     ds_smem,
     dq_smem,
     ds_full,
+    ds_empty,
     done,
     scales,
     sizes,
@@ -4344,7 +5125,7 @@ def _attn_bwd_causal_hopper128_attend(
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
     KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[2]
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
     num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
     start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
@@ -4352,7 +5133,7 @@ def _attn_bwd_causal_hopper128_attend(
     nheads_k = nheads_q // qhead_per_kvhead
     off_z = off_zhk // nheads_k
     off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper128_queries(
+    queries = _attn_bwd_causal_hopper128_later_held_queries(
         start_n,
         seqlen_q,
         seqlen_k,
@@ -4370,9 +5151,18 @@ def _attn_bwd_causal_hopper128_attend(
     dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
     mbarrier.wait(kv_full.index(0), 0)
     k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
+    num_steps = qhead_per_kvhead * num_m_blocks
+    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+    first_m = m_begin
+    start_m = first_m
+    # Each step multiplies the dS of the one before, for which it need not wait; before the first step it is zeros.
+    ds_smem.index(GROUP).store(zeros.to(DK.dtype))
+    fence_async_shared()
+    _gl_sync()  # of the warps that stored
+    mbarrier.arrive(ds_full.index(0), count=1)
+    # Not off_h and start_m: a name that a loop gives what it held before, by way of others, triton does not carry.
+    last_h, last_m = off_hk * qhead_per_kvhead, 0
+    for step in range(num_steps):
         # -- scores and dP: qk, p, dp [64, BLOCK_M] --
         q = _gl_arrived(q_smem, q_full, step)
         qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -4383,9 +5173,9 @@ def _attn_bwd_causal_hopper128_attend(
         qk = warpgroup_mma_wait(1, deps=(qk,))
         p = gl.exp2(qk * qk_scale - lse2[None, :])
         if start_m < m_full:
-            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
-            keys = (start_n + offs_n)[:, None]
-            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
+            # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+            seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+            keep = offs_n[:, None] <= seen[None, :]
             p = gl.where(keep, p, 0.0)
         # -- gradients, each of whose matmuls runs beside what follows it --
         weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
@@ -4393,15 +5183,15 @@ def _attn_bwd_causal_hopper128_attend(
         dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
         ds = (p * (dp - delta[None, :])).to(DK.dtype)
-        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
-        # that of step - 2.
-        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+        slot = (step + 1) % 2
+        mbarrier.wait(ds_empty.index(slot), ((step + 1) // 2 & 1) ^ 1)
+        ds_smem.index(slot * 2 + GROUP).store(ds)
         fence_async_shared()
         _gl_sync()  # of the warps that stored
-        mbarrier.arrive(ds_full.index(step % 2), count=1)
+        mbarrier.arrive(ds_full.index(slot), count=1)
         weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
         dk = warpgroup_mma(weights, q, dk, is_async=True)
-        # -- dQ of this block from all keys of the tile: half of its queries each --
+        # -- dQ of the last block from all keys of the tile: half of its queries each --
         mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
         first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
         second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
@@ -4410,10 +5200,31 @@ def _attn_bwd_causal_hopper128_attend(
         dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
         _gl_release(do_empty, step)
         _gl_release(q_empty, step)
+        _gl_release(ds_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
-        dq_smem.index(GROUP).store(dq)
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m + 64 * GROUP, 0], dq_smem.index(GROUP))
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        last_h, last_m = off_h, start_m
+        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+    if num_steps > 0:
+        step = num_steps  # the number of the dS that is left
+        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+        first = ds_smem.index(step % 2 * 2).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        second = ds_smem.index(step % 2 * 2 + 1).slice(64 * GROUP, 64, dim=1).permute((1, 0))
+        dq = warpgroup_mma(first, k_smem.index(0), dq_zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma(second, k_smem.index(1), dq, is_async=True)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        tma.store_wait(0)  # for the last step's dQ to have left
+        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+        fence_async_shared()
+        _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
 
     tma.store_wait(0)
     mbarrier.arrive(done.index(0), count=1)
@@ -4427,7 +5238,7 @@ def _attn_bwd_causal_hopper128_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_hopper128(
+def _attn_bwd_causal_hopper128_later_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -4453,12 +5264,13 @@ def _attn_bwd_causal_hopper128(
     do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
     k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
     ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
-    dq_smem = _gl_tiles(DQ, 2, 64, BLOCK_D)
+    dq_smem = _gl_tiles(DQ, 2, 2 * BLOCK_D, 32)
     lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
     ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    ds_empty = _gl_barriers(2, 2)
     rings = (
         q_smem,
         do_smem,
@@ -4478,16 +5290,16 @@ def _attn_bwd_causal_hopper128(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_causal_hopper128_fetch,
+                _attn_bwd_causal_hopper128_later_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, sizes),
             ),
             (
-                _attn_bwd_causal_hopper128_attend,
-                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_causal_hopper128_later_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
             (
-                _attn_bwd_causal_hopper128_attend,
-                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_causal_hopper128_later_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -4627,7 +5439,7 @@ def _attn_bwd_dq_causal_tma(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_held_queries(
+def _attn_bwd_causal_hopper64_persistent_held_queries(
     start_n,
     seqlen_q,
     seqlen_k,
@@ -4645,7 +5457,7 @@ def _attn_bwd_causal_hopper64_held_queries(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_held_fetch(
+def _attn_bwd_causal_hopper64_persistent_held_fetch(
     Q,
     K,
     V,
@@ -4653,50 +5465,57 @@ def _attn_bwd_causal_hopper64_held_fetch(
     Lse2,
     Delta,
     rings,
+    kv_empty,
     sizes,
 ):
     """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
-    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     GROUPS: tl.constexpr = k_smem.type.shape[0]
     BLOCK_N: tl.constexpr = 64 * GROUPS
     NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
-    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
-    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
-    off_zhk = gl.program_id(0) // num_n_blocks
-    nheads_k = nheads_q // qhead_per_kvhead
-    off_z = off_zhk // nheads_k
-    off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper64_held_queries(
-        start_n,
-        seqlen_q,
-        seqlen_k,
-        BLOCK_M,
-        BLOCK_N,
-    )
-    m_begin, num_m_blocks = queries[0], queries[1]
-    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
-    for group in gl.static_range(GROUPS):
-        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
-        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
-        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
-        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
-        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
-        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
-        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
-        lse_smem.index(step % NUM_BUFFERS).store(lse2)
-        delta_smem.index(step % NUM_BUFFERS).store(delta)
-        _gl_sync()  # of the warps that stored
-        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper64_persistent_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        m_begin, num_m_blocks = queries[0], queries[1]
+        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
+        mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+        for group in gl.static_range(GROUPS):
+            _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+            _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+        for i in range(qhead_per_kvhead * num_m_blocks):
+            step = count + i
+            off_h = off_hk * qhead_per_kvhead + i // num_m_blocks
+            start_m = m_begin + i % num_m_blocks * BLOCK_M
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+            lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+            delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+            _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+            _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+            lse_smem.index(step % NUM_BUFFERS).store(lse2)
+            delta_smem.index(step % NUM_BUFFERS).store(delta)
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+        count += qhead_per_kvhead * num_m_blocks
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_held_attend(
+def _attn_bwd_causal_hopper64_persistent_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -4704,15 +5523,16 @@ def _attn_bwd_causal_hopper64_held_attend(
     rings,
     ds_smem,
     dq_smem,
+    grad_smem,
     ds_full,
-    done,
+    kv_empty,
     scales,
     sizes,
 ):
     """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
     qk_scale, softmax_scale = scales
-    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
     BLOCK_D: tl.constexpr = k_smem.type.shape[2]
@@ -4723,97 +5543,104 @@ def _attn_bwd_causal_hopper64_held_attend(
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
     DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
-    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
-    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
-    off_zhk = gl.program_id(0) // num_n_blocks
-    nheads_k = nheads_q // qhead_per_kvhead
-    off_z = off_zhk // nheads_k
-    off_hk = off_zhk % nheads_k
-    queries = _attn_bwd_causal_hopper64_held_queries(
-        start_n,
-        seqlen_q,
-        seqlen_k,
-        BLOCK_M,
-        BLOCK_N,
-    )
-    m_begin, num_m_blocks = queries[0], queries[1]
-    _, _, m_full = queries
-    diagonal = seqlen_k - seqlen_q
-    start_n += 64 * GROUP
     offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
     zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
     dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
-    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
-    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
-    mbarrier.wait(kv_full.index(0), 0)
-    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    num_steps = qhead_per_kvhead * num_m_blocks
-    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
-    first_m = m_begin
-    start_m = first_m
-    for step in range(num_steps):
-        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
-        q = _gl_arrived(q_smem, q_full, step)
-        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        do = _gl_arrived(do_smem, do_full, step)
-        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
-        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
-        qk = warpgroup_mma_wait(1, deps=(qk,))
-        p = gl.exp2(qk * qk_scale - lse2[None, :])
-        if start_m < m_full:
-            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
-            keys = (start_n + offs_n)[:, None]
-            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
-            p = gl.where(keep, p, 0.0)
-        # -- gradients, each of whose matmuls runs beside what follows it --
-        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
-        dv = warpgroup_mma(weights, do, dv, is_async=True)
-        dp = warpgroup_mma_wait(1, deps=(dp,))
-        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
-        ds = (p * (dp - delta[None, :])).to(DK.dtype)
-        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done with
-        # that of step - 2.
-        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
-        fence_async_shared()
-        _gl_sync()  # of the warps that stored
-        mbarrier.arrive(ds_full.index(step % 2), count=1)
-        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
-        dk = warpgroup_mma(weights, q, dk, is_async=True)
-        # -- dQ of this block from all keys of the tile: half of its columns each --
-        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
-        first = ds_smem.index(step % 2 * 2).permute((1, 0))
-        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
-        half: tl.constexpr = GROUP * DQ_COLUMNS
-        dq = warpgroup_mma(
-            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper64_persistent_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
         )
-        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
-        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
-        _gl_release(do_empty, step)
-        _gl_release(q_empty, step)
-        tma.store_wait(0)  # for the last step's dQ to have left
-        # 16 bytes a thread, of rows r and r + 8, one thread's beside the next's: [columns / 8, warp, r, columns, row]
-        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
-        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
-        fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
-        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
-        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+        m_begin, num_m_blocks = queries[0], queries[1]
+        _, _, m_full = queries
+        diagonal = seqlen_k - seqlen_q
+        start_n += 64 * GROUP
+        dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+        dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+        mbarrier.wait(kv_full.index(0), turn & 1)
+        k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+        num_steps = qhead_per_kvhead * num_m_blocks
+        off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+        first_m = m_begin
+        start_m = first_m
+        for i in range(num_steps):
+            step = count + i
+            # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+            q = _gl_arrived(q_smem, q_full, step)
+            qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            do = _gl_arrived(do_smem, do_full, step)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+            lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            p = gl.exp2(qk * qk_scale - lse2[None, :])
+            if start_m < m_full:
+                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+                keep = offs_n[:, None] <= seen[None, :]
+                p = gl.where(keep, p, 0.0)
+            # -- gradients, each of whose matmuls runs beside what follows it --
+            weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=(dp,))
+            delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            ds = (p * (dp - delta[None, :])).to(DK.dtype)
+            # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
+            # with that of step - 2.
+            ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+            fence_async_shared()
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(ds_full.index(step % 2), count=1)
+            weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+            dk = warpgroup_mma(weights, q, dk, is_async=True)
+            # -- dQ of this block from all keys of the tile: half of its columns each --
+            mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+            first = ds_smem.index(step % 2 * 2).permute((1, 0))
+            second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+            half: tl.constexpr = GROUP * DQ_COLUMNS
+            dq = warpgroup_mma(
+                first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+            )
+            dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+            dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+            _gl_release(do_empty, step)
+            _gl_release(q_empty, step)
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+            off_h = gl.where(start_m == first_m, off_h + 1, off_h)
 
-    tma.store_wait(0)
-    mbarrier.arrive(done.index(0), count=1)
-    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
-    k.store((dk * softmax_scale).to(DK.dtype))
-    v.store(dv.to(DV.dtype))
-    fence_async_shared()
-    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
-    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+        _gl_release(kv_empty, turn)
+        # dK leaves, then dV, while the next tile's K and V come.
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store((dk * softmax_scale).to(DK.dtype))
+        fence_async_shared()
+        _tma_store(DK, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store(dv.to(DV.dtype))
+        fence_async_shared()
+        _tma_store(DV, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        count += num_steps
     tma.store_wait(0)
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_hopper64_held(
+def _attn_bwd_causal_hopper64_persistent_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -4825,6 +5652,7 @@ def _attn_bwd_causal_hopper64_held(
     Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     qk_scale,  # log2(e) times the factor from qk to natural-log scores
     softmax_scale,
+    num_heads,  # Z * nheads_k
     nheads_q,
     qhead_per_kvhead,
     seqlen_q,
@@ -4844,7 +5672,8 @@ def _attn_bwd_causal_hopper64_held(
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
-    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
+    ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
     rings = (
         q_smem,
         do_smem,
@@ -4860,20 +5689,324 @@ def _attn_bwd_causal_hopper64_held(
         kv_full,
     )
     scales = (qk_scale, softmax_scale)
-    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
     gl.warp_specialize(
         [
             (
-                _attn_bwd_causal_hopper64_held_fetch,
-                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+                _attn_bwd_causal_hopper64_persistent_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_held_attend,
-                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_causal_hopper64_persistent_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_held_attend,
-                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_causal_hopper64_persistent_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+    start_n,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of queries that see a tile's keys: num_m_blocks of them, from the one at m_begin on."""
+
+    # Key j is seen by queries i >= j - diagonal: some see keys of the tile from m_begin on, all see all from m_full on.
+    diagonal = seqlen_k - seqlen_q
+    m_begin = gl.maximum(start_n - diagonal, 0) // BLOCK_M * BLOCK_M
+    m_full = start_n + BLOCK_N - 1 - diagonal
+    num_m_blocks = gl.cdiv(seqlen_q - m_begin, BLOCK_M)
+    return m_begin, num_m_blocks, m_full
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch(
+    Q,
+    K,
+    V,
+    DO,
+    Lse2,
+    Delta,
+    rings,
+    kv_empty,
+    sizes,
+):
+    """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    GROUPS: tl.constexpr = k_smem.type.shape[0]
+    BLOCK_N: tl.constexpr = 64 * GROUPS
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        # Of causal tiles the longest come first, of all heads, so that those of the last round are short.
+        start_n = tile // num_heads * BLOCK_N
+        off_zhk = tile % num_heads
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        m_begin, num_m_blocks = queries[0], queries[1]
+        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
+        mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+        for group in gl.static_range(GROUPS):
+            _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+            _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+        for i in range(qhead_per_kvhead * num_m_blocks):
+            step = count + i
+            off_h = off_hk * qhead_per_kvhead + i // num_m_blocks
+            start_m = m_begin + i % num_m_blocks * BLOCK_M
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+            lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+            delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+            _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+            _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+            lse_smem.index(step % NUM_BUFFERS).store(lse2)
+            delta_smem.index(step % NUM_BUFFERS).store(delta)
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+        count += qhead_per_kvhead * num_m_blocks
+
+
+@_gluon_jit
+def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
+    GROUP: tl.constexpr,
+    DQ,
+    DK,
+    DV,
+    rings,
+    ds_smem,
+    dq_smem,
+    grad_smem,
+    ds_full,
+    ds_empty,
+    kv_empty,
+    scales,
+    sizes,
+):
+    """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
+    q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
+    qk_scale, softmax_scale = scales
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    BLOCK_M: tl.constexpr = q_smem.type.shape[1]
+    BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
+    BLOCK_D: tl.constexpr = k_smem.type.shape[2]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_M)
+    KEYS: tl.constexpr = _gl_accumulator(BLOCK_D)
+    VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
+    QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
+    offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
+    dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        # Of causal tiles the longest come first, of all heads, so that those of the last round are short.
+        start_n = tile // num_heads * BLOCK_N
+        off_zhk = tile % num_heads
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        queries = _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+            start_n,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        m_begin, num_m_blocks = queries[0], queries[1]
+        _, _, m_full = queries
+        diagonal = seqlen_k - seqlen_q
+        start_n += 64 * GROUP
+        dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+        dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+        mbarrier.wait(kv_full.index(0), turn & 1)
+        k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+        num_steps = qhead_per_kvhead * num_m_blocks
+        off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+        first_m = m_begin
+        start_m = first_m
+        # Each step multiplies the dS of the one before, for which it need not wait; before the first step it is zeros.
+        slot = (count + turn) % 2
+        mbarrier.wait(ds_empty.index(slot), ((count + turn) // 2 & 1) ^ 1)
+        ds_smem.index(slot * 2 + GROUP).store(zeros.to(DK.dtype))
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(slot), count=1)
+        # Not off_h and start_m: a name that a loop gives what it held before, by way of others, triton does not carry.
+        last_h, last_m = off_hk * qhead_per_kvhead, 0
+        for i in range(num_steps):
+            step = count + i
+            # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+            q = _gl_arrived(q_smem, q_full, step)
+            qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            do = _gl_arrived(do_smem, do_full, step)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+            lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            p = gl.exp2(qk * qk_scale - lse2[None, :])
+            if start_m < m_full:
+                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+                keep = offs_n[:, None] <= seen[None, :]
+                p = gl.where(keep, p, 0.0)
+            # -- gradients, each of whose matmuls runs beside what follows it --
+            weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=(dp,))
+            delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            ds = (p * (dp - delta[None, :])).to(DK.dtype)
+            slot = (step + turn + 1) % 2
+            mbarrier.wait(ds_empty.index(slot), ((step + turn + 1) // 2 & 1) ^ 1)
+            ds_smem.index(slot * 2 + GROUP).store(ds)
+            fence_async_shared()
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(ds_full.index(slot), count=1)
+            weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+            dk = warpgroup_mma(weights, q, dk, is_async=True)
+            # -- dQ of the last block from all keys of the tile: half of its columns each --
+            mbarrier.wait(ds_full.index((step + turn) % 2), (step + turn) // 2 & 1)
+            first = ds_smem.index((step + turn) % 2 * 2).permute((1, 0))
+            second = ds_smem.index((step + turn) % 2 * 2 + 1).permute((1, 0))
+            half: tl.constexpr = GROUP * DQ_COLUMNS
+            dq = warpgroup_mma(
+                first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+            )
+            dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+            dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+            _gl_release(do_empty, step)
+            _gl_release(q_empty, step)
+            _gl_release(ds_empty, step + turn)
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            last_h, last_m = off_h, start_m
+            start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+            off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+        if num_steps > 0:
+            step = count + num_steps  # the number of the dS that is left
+            mbarrier.wait(ds_full.index((step + turn) % 2), (step + turn) // 2 & 1)
+            first = ds_smem.index((step + turn) % 2 * 2).permute((1, 0))
+            second = ds_smem.index((step + turn) % 2 * 2 + 1).permute((1, 0))
+            half: tl.constexpr = GROUP * DQ_COLUMNS
+            dq = warpgroup_mma(
+                first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+            )
+            dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+            dq = warpgroup_mma_wait(0, deps=(dq,))
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        _gl_release(ds_empty, count + num_steps + turn)
+
+        _gl_release(kv_empty, turn)
+        # dK leaves, then dV, while the next tile's K and V come.
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store((dk * softmax_scale).to(DK.dtype))
+        fence_async_shared()
+        _tma_store(DK, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store(dv.to(DV.dtype))
+        fence_async_shared()
+        _tma_store(DV, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        count += num_steps
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_bwd_causal_hopper64_persistent_longest_later_held(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    DO,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    DQ,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM], fp32, which is added to
+    DK,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
+    DV,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
+    Lse2,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    softmax_scale,
+    num_heads,  # Z * nheads_k
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; causal."""
+    q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
+    do_smem = _gl_tiles(DO, NUM_BUFFERS, BLOCK_M, BLOCK_DV)
+    k_smem, v_smem = _gl_tiles(K, 2, 64, BLOCK_D), _gl_tiles(V, 2, 64, BLOCK_DV)
+    ds_smem = _gl_tiles(Q, 4, 64, BLOCK_M)  # two steps of two groups
+    dq_smem = _gl_tiles(DQ, 2, BLOCK_D, 32)
+    lse_smem, delta_smem = _gl_rows(NUM_BUFFERS, BLOCK_M), _gl_rows(NUM_BUFFERS, BLOCK_M)
+    q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
+    row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
+    grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
+    ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    ds_empty = _gl_barriers(2, 2)
+    rings = (
+        q_smem,
+        do_smem,
+        lse_smem,
+        delta_smem,
+        k_smem,
+        v_smem,
+        q_full,
+        q_empty,
+        do_full,
+        do_empty,
+        row_full,
+        kv_full,
+    )
+    scales = (qk_scale, softmax_scale)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_persistent_longest_later_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
+            ),
+            (
+                _attn_bwd_causal_hopper64_persistent_longest_later_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -5216,9 +6349,9 @@ def _attn_bwd_causal_hopper64_wide_values(
         _gl_release(q_empty, step)
         p = gl.exp2(qk * qk_scale - lse2[None, :])
         if start_m < m_full:
-            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
-            keys = (start_n + offs_n)[:, None]
-            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[None, :]
+            # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+            seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
+            keep = offs_n[:, None] <= seen[None, :]
             p = gl.where(keep, p, 0.0)
         if step > 0:  # the other consumer has read the last P when it has stored dS
             mbarrier.wait(ds_full.index((step - 1) % 2), (step - 1) // 2 & 1)
@@ -7359,6 +8492,7 @@ class HopperBackwardConfig(NamedTuple):
     dq_columns: int  # of 64 queries, which one warp group adds at once
     finish: triton.JITFunction  # makes dQ of its sum
     dq_as_held: bool = False  # the sum of dQ is in the order in which registers hold it
+    programs_per_sm: int = 0  # 0: one program a tile
     tma = True
     unordered = ("dq",)  # sums whose terms come in any order, so that no two runs need give the same bits
 
@@ -7627,15 +8761,35 @@ NVIDIA_H200 = (
         head_dim=64,
         head_dim_v=64,
         variant="full",
-        max_seqlen_k=None,
+        max_seqlen_k=2048,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper128,
+            _attn_bwd_full_hopper128_persistent_held,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             dq_columns=64,
-            finish=_attn_bwd_finish,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
+            programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="full",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_full_hopper128_later_held,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
         ),
     ),
     Rule(
@@ -7657,15 +8811,35 @@ NVIDIA_H200 = (
         head_dim=64,
         head_dim_v=64,
         variant="causal",
-        max_seqlen_k=None,
+        max_seqlen_k=8192,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper128,
+            _attn_bwd_causal_hopper128_persistent_held,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             dq_columns=64,
-            finish=_attn_bwd_finish,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
+            programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="causal",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_causal_hopper128_later_held,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
         ),
     ),
     Rule(
@@ -7713,9 +8887,27 @@ NVIDIA_H200 = (
         head_dim=128,
         head_dim_v=128,
         variant="full",
-        max_seqlen_k=None,
+        max_seqlen_k=2048,
         config=HopperBackwardConfig(
             _attn_bwd_full_hopper64_held,
+            BLOCK_M=64,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="full",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_full_hopper64_later_held,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,
@@ -7745,9 +8937,9 @@ NVIDIA_H200 = (
         head_dim=128,
         head_dim_v=128,
         variant="causal",
-        max_seqlen_k=None,
+        max_seqlen_k=2048,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper64_held,
+            _attn_bwd_causal_hopper64_persistent_held,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,
@@ -7755,6 +8947,26 @@ NVIDIA_H200 = (
             dq_columns=64,
             finish=_attn_bwd_finish_held,
             dq_as_held=True,
+            programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="backward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="causal",
+        max_seqlen_k=None,
+        config=HopperBackwardConfig(
+            _attn_bwd_causal_hopper64_persistent_longest_later_held,
+            BLOCK_M=64,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            dq_columns=64,
+            finish=_attn_bwd_finish_held,
+            dq_as_held=True,
+            programs_per_sm=1,
         ),
     ),
     Rule(
@@ -8493,13 +9705,17 @@ def _launch_hopper_backward(config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, 
     if config.dq_as_held:
         dq_rows, dq_columns, sums = 2 * config.dq_columns, 32, dq_sum.view(batch, nheads_q, -1, 32)
     dq_block, dq_layout = [1, 1, dq_rows, dq_columns], _tile_layout(dq_rows, dq_columns, torch.float32)
-    config.kernel[(batch * nheads_k * triton.cdiv(seqlen_k, config.BLOCK_N),)](
+    programs, num_heads = batch * nheads_k * triton.cdiv(seqlen_k, config.BLOCK_N), []
+    if config.programs_per_sm:
+        programs, num_heads = min(programs, config.programs_per_sm * _sm_count(q.device)), [batch * nheads_k]
+    config.kernel[(programs,)](
         *_gluon_descriptors((q, k, v, dout), (config.BLOCK_M, 64, 64, config.BLOCK_M)),
         GluonDescriptor(sums, list(sums.shape), list(sums.stride()), dq_block, dq_layout),
         *_gluon_descriptors((dk, dv), (64, 64)),
         lse2,
         delta,
         *arguments,
+        *num_heads,
         nheads_q,
         nheads_q // nheads_k,
         seqlen_q,
