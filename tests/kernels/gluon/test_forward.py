@@ -17,11 +17,9 @@ STRUCTURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "three_groups": {"BLOCK_M": 192, "BLOCK_N": 128, "pack_gqa": True},
     "one_buffer": {"BLOCK_M": 192, "num_stages": 1},
-    "ping_pong": {"ping_pong": True, "num_stages": 3},
-    "three_take_turns": {"BLOCK_M": 192, "ping_pong": True},
-    "persistent": {"programs_per_sm": 1, "heads_per_group": 8},
+    "three_take_turns": {"BLOCK_M": 192, "ping_pong": True, "num_stages": 3},
     "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4, "pack_gqa": True},
-    "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True},
+    "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True, "heads_per_group": 8},
     "fused_scale": {"fused_scale": True},
     "tile_keys": {"BLOCK_M": 192, "own_keys": False},
     "all": {
@@ -50,7 +48,7 @@ def test_every_structure_is_exact(structure: str, variant: str, head_dims: tuple
     assert isinstance(outcome, Proof), outcome
 
 
-@pytest.mark.parametrize(("variant", "seed"), [("causal", 1), ("window", 2), ("causal", 3), ("window", 4)])
+@pytest.mark.parametrize(("variant", "seed"), [("causal", 1), ("window", 2)])
 def test_the_order_in_which_things_happen_changes_nothing(variant: str, seed: int) -> None:
     spec = AttentionSpec.of_variant(variant, dtype="fp16", head_dim=64)
     outcome = proven(source_of(spec, **STRUCTURES["all"]), spec, seed)
