@@ -4908,7 +4908,8 @@ def _attn_bwd_causal_hopper128_persistent_held_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             p = gl.exp2(qk * qk_scale - lse2[None, :])
             if start_m < m_full:
-                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                # With start_m in it, which changes: what stays the same in every step would be kept in registers.
+                # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
                 seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
                 keep = offs_n[:, None] <= seen[None, :]
                 p = gl.where(keep, p, 0.0)
@@ -5173,7 +5174,8 @@ def _attn_bwd_causal_hopper128_later_held_attend(
         qk = warpgroup_mma_wait(1, deps=(qk,))
         p = gl.exp2(qk * qk_scale - lse2[None, :])
         if start_m < m_full:
-            # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+            # With start_m in it, which changes: what stays the same in every step would be kept in registers.
+            # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
             seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
             keep = offs_n[:, None] <= seen[None, :]
             p = gl.where(keep, p, 0.0)
@@ -5586,7 +5588,8 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             p = gl.exp2(qk * qk_scale - lse2[None, :])
             if start_m < m_full:
-                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                # With start_m in it, which changes: what stays the same in every step would be kept in registers.
+                # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
                 seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
                 keep = offs_n[:, None] <= seen[None, :]
                 p = gl.where(keep, p, 0.0)
@@ -5868,7 +5871,8 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             p = gl.exp2(qk * qk_scale - lse2[None, :])
             if start_m < m_full:
-                # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+                # With start_m in it, which changes: what stays the same in every step would be kept in registers.
+                # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
                 seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
                 keep = offs_n[:, None] <= seen[None, :]
                 p = gl.where(keep, p, 0.0)
@@ -6349,7 +6353,8 @@ def _attn_bwd_causal_hopper64_wide_values(
         _gl_release(q_empty, step)
         p = gl.exp2(qk * qk_scale - lse2[None, :])
         if start_m < m_full:
-            # Counted from start_n, which changes: what stays the same in every step would be kept in registers.
+            # With start_m in it, which changes: what stays the same in every step would be kept in registers.
+            # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
             seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
             keep = offs_n[:, None] <= seen[None, :]
             p = gl.where(keep, p, 0.0)

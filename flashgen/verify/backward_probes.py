@@ -117,7 +117,7 @@ LARGE = _backward(
         Probe(name="large, more queries than keys", shape=(1, 2, 2, 2047, 1000), dlse=True),
         Probe(name="many tiles", shape=(4, 16, 4, 1000, 520), layout="bhsd"),  # more than programs that run at once
         Probe(name="many batches", shape=(65537, 1, 1, 1, 4)),  # more than a grid's second and third axes hold
-        # More than 32 MiB of dq's sum in every head_dim from 64 on.
+        # Many tiles, of one step or two and of several: persistent programs count these on from tile to tile.
         Probe(name="many batch elements", shape=(704, 6, 2, 32, 33), dlse=True),
         Probe(name="many heads", shape=(1, 600, 300, 225, 200), dlse=True),
         Probe(name="long keys", shape=(1, 1, 1, 33, 20011)),
