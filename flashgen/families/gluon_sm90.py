@@ -42,6 +42,9 @@ class GluonSm90Config(KernelConfig):
     ping_pong       consumers issue their matmuls in turn, so that one has the tensor cores while others exponentiate
     own_keys        a consumer skips blocks of keys that its own 64 queries do not see, rather than mask what others see
     fused_scale     one multiply-add takes a score to its exponent, where subtracting and scaling are two operations
+    lane_sums       each of a row's four threads adds up the P that it holds; they are added to each other at the end
+    rescale_first   the output is rescaled before P is computed, not after: its multiplications fill the slots that
+                    exponentials leave free, and the matmul before has less time
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     pack_gqa        a tile holds queries of up to 16 heads that share their keys, so that few queries fill it too and
                     fetch the keys once; a call takes the greatest power of two that divides its heads a group
@@ -55,13 +58,15 @@ class GluonSm90Config(KernelConfig):
     ping_pong: bool = False
     own_keys: bool = True
     fused_scale: bool = False
+    lane_sums: bool = False
+    rescale_first: bool = False
     q_stages: int = 1
     pack_gqa: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong", "own_keys", "fused_scale", "pack_gqa")
+        self.require_flags("longest_first", "ping_pong", "own_keys", *_SOFTMAX, "pack_gqa")
 
     @property
     def groups(self) -> int:
@@ -86,6 +91,9 @@ class GluonSm90Config(KernelConfig):
         """Whether the output does not leave by way of Q's shared memory: rows of another length or dtype cannot."""
         return spec.block_d != spec.block_dv or spec.out_dtype != spec.dtype
 
+
+# How the softmax is computed; by knob, what a structure is called. fp8 has a way of its own.
+_SOFTMAX = {"fused_scale": "fused", "lane_sums": "lanes", "rescale_first": "first"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128, 192),
@@ -129,7 +137,7 @@ class GluonSm90Family(Family):
             "heads_per_group": (1, 8, _ALL_HEADS),
             "ping_pong": (False, True),
             "own_keys": (True, False),
-            "fused_scale": _fused_scales(spec),
+            **dict.fromkeys(_SOFTMAX, (False,) if spec.is_fp8 else (False, True)),
             "pack_gqa": (False,) if spec.is_fp8 else (False, True),
         }
 
@@ -145,8 +153,8 @@ class GluonSm90Family(Family):
             return f"output and scores have {columns} columns; registers of {config.groups} consumers hold {most}"
         if config.q_stages > 1 and not config.persistent:
             return f"{config.q_stages} q_stages pay only where a program has a next tile"
-        if spec.is_fp8 and config.fused_scale:
-            return "fp8 scales its scores in a way of its own"
+        if spec.is_fp8 and any(config.knobs()[name] for name in _SOFTMAX):
+            return "fp8 has a softmax of its own"
         if spec.is_fp8 and config.pack_gqa:
             return "in fp8 each head has a descale factor of its own"
         if config.groups == 1 and (config.ping_pong or not config.own_keys):
@@ -193,7 +201,7 @@ class GluonSm90Family(Family):
             "longest": config.longest_first,
             "pingpong": config.ping_pong,
             "tilekeys": not config.own_keys,
-            "fused": config.fused_scale,
+            **{short: bool(config.knobs()[name]) for name, short in _SOFTMAX.items()},
             f"q{config.q_stages}": config.q_stages > 1,
             "packs": config.pack_gqa,
             "apart": config.needs_o_smem(spec),
@@ -207,14 +215,15 @@ class GluonSm90Family(Family):
         tiles = _likely_tiles(wide, spec.is_fp8)
         stays: dict[str, Knob] = {"programs_per_sm": 1, "q_stages": 1 if wide > 128 else 2}
         staying = [
-            _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong, "fused_scale": fused_scale})
+            _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong} | softmax)
             for tile in tiles
             for heads, ping_pong in ((8, True), (_ALL_HEADS if masked else 8, False))
-            for fused_scale in _fused_scales(spec)
+            for softmax in _likely_softmaxes(wide, spec.is_fp8)
         ]
         leaving = [
-            _guess(tiles[0], masked, {"heads_per_group": heads, "ping_pong": ping_pong})
-            for heads, ping_pong in ((8, False), (8, True), (1, False))
+            _guess(tiles[0], masked, {"heads_per_group": heads} | softmax)
+            for softmax in reversed(_likely_softmaxes(wide, spec.is_fp8))
+            for heads in (8, 1)
         ]
         packed = [] if spec.is_fp8 else [replace(staying[0], pack_gqa=True)]
         return (*staying, *leaving, *packed)
@@ -226,9 +235,12 @@ def _likely_tiles(wide: int, is_fp8: bool) -> list[tuple[int, int]]:
     return [(128, 64), (128, 128)] if is_fp8 else [(128, 64 if wide > 128 else 128)]
 
 
-def _fused_scales(spec: AttentionSpec) -> tuple[bool, ...]:
-    """fp8 has a form of its own."""
-    return (False,) if spec.is_fp8 else (False, True)
+def _likely_softmaxes(wide: int, is_fp8: bool) -> list[dict[str, Knob]]:
+    """At 64 columns exponentials bound the kernel, above them what is left to fill the time between."""
+    if is_fp8:
+        return [{}]
+    lanes: dict[str, Knob] = {"fused_scale": wide <= 128, "lane_sums": True}
+    return [lanes, lanes | {"rescale_first": True}, *([{}] if wide > 128 else [])]
 
 
 def _guess(tile: tuple[int, int], longest_first: bool, knobs: dict[str, Knob]) -> GluonSm90Config:

@@ -27,14 +27,15 @@ BARRIERS = 1024  # bytes, of barriers, alignment and what the warp groups are to
 GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128}),
     ("causal", (128, 128), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "ping_pong": True}),
-    ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128, "fused_scale": True}),
+    ("full", (64, 64), {"BLOCK_M": 192, "BLOCK_N": 128, "fused_scale": True, "lane_sums": True}),
     (
         "full",
         (128, 128),
-        {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "own_keys": False, "pack_gqa": True},
+        {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1, "q_stages": 2, "own_keys": False, "pack_gqa": True}
+        | {"fused_scale": True, "lane_sums": True, "rescale_first": True},
     ),
     ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
-    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64}),
+    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64, "lane_sums": True, "rescale_first": True}),
     ("causal", (192, 128), {"BLOCK_M": 128, "BLOCK_N": 64, "programs_per_sm": 1, "pack_gqa": True}),
     ("window", (96, 96), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1}),
 ]

@@ -100,7 +100,7 @@ def training_rows_of(
 def gluon_rows_of(dtypes: tuple[Dtype, ...]) -> dict[str, tuple[Row, ...]]:
     """Tables of rules in Gluon, by what their module holds besides."""
     plain = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2}
-    own_form = {"fused_scale": False, "pack_gqa": False} if "fp8" in dtypes else {}
+    own_form = dict.fromkeys(NOT_IN_FP8, False) if "fp8" in dtypes else {}
     held = {"plain": plain, "every_knob": plain | GLUON_KNOBS | own_form}
     return {
         name: tuple(
@@ -111,6 +111,7 @@ def gluon_rows_of(dtypes: tuple[Dtype, ...]) -> dict[str, tuple[Row, ...]]:
     }
 
 
+NOT_IN_FP8 = ("fused_scale", "lane_sums", "rescale_first", "pack_gqa")
 GLUON_KNOBS: dict[str, Any] = {
     "programs_per_sm": 1,
     "longest_first": True,
@@ -118,6 +119,8 @@ GLUON_KNOBS: dict[str, Any] = {
     "ping_pong": True,
     "own_keys": True,
     "fused_scale": True,
+    "lane_sums": True,
+    "rescale_first": True,
     "q_stages": 2,
     "pack_gqa": True,
 }
@@ -147,11 +150,14 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
             yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs, longest_first=longest)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
-    choices |= {"fused_scale": (False,), "pack_gqa": (False,)} if dtype == "fp8" else {}
+    choices |= dict.fromkeys(NOT_IN_FP8, (False,)) if dtype == "fp8" else {}
+    far_apart = {"lane_sums": "own_keys", "rescale_first": "ping_pong"}  # of whose lines each combination says nothing
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):
         knobs = dict(zip(choices, values))
         if knobs["pack_gqa"] and not knobs["fused_scale"]:
             continue  # their lines are far apart
+        if dtype != "fp8" and any(knobs[one] != knobs[other] for one, other in far_apart.items()):
+            continue
         if knobs["q_stages"] <= 1 + knobs["programs_per_sm"] and knobs["longest_first"] <= (variant != "full"):
             spec = spec_of(variant, dtype, *head_dims)
             for rows in (128, 192) if head_dims == (64, 64) else (128,):

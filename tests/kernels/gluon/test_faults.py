@@ -75,6 +75,11 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("acc is not rescaled", {}, "acc = acc * gl.convert_layout(alpha",
      "acc = acc * gl.convert_layout(0 * alpha + 1", ""),
     ("l_i is not rescaled", {}, "l_i = l_i * alpha + gl.sum(p, 1)", "l_i = l_i + gl.sum(p, 1)", ""),
+    ("sums of lanes are not rescaled", {"lane_sums": True}, "l_i = l_i * gl.convert_layout(alpha",
+     "l_i = l_i * gl.convert_layout(0 * alpha + 1", ""),
+    ("V is released before it has served", {"rescale_first": True},
+     "acc = warpgroup_mma_wait(0, deps=(acc,))\n        _gl_release(v_empty, count + i - 1)",
+     "_gl_release(v_empty, count + i - 1)\n        acc = warpgroup_mma_wait(0, deps=(acc,))", ""),
     ("a group stores the rows of another", {}, "start_m += 64 * GROUP", "start_m += 0 * GROUP", ""),
     ("K of the query's head", {}, "off_hk = off_h // qhead_per_kvhead", "off_hk = off_h", ""),
 ]  # fmt: skip
