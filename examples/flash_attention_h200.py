@@ -5714,7 +5714,7 @@ def _attn_bwd_causal_hopper64_persistent_held(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+def _attn_bwd_causal_hopper64_persistent_groups_later_held_queries(
     start_n,
     seqlen_q,
     seqlen_k,
@@ -5732,7 +5732,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch(
+def _attn_bwd_causal_hopper64_persistent_groups_later_held_fetch(
     Q,
     K,
     V,
@@ -5745,7 +5745,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch(
 ):
     """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
-    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k, HEADS_PER_GROUP = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     GROUPS: tl.constexpr = k_smem.type.shape[0]
     BLOCK_N: tl.constexpr = 64 * GROUPS
@@ -5753,13 +5753,14 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch(
     count = 0  # blocks of queries so far
     for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
         tile = _gl_tile(turn)
-        # Of causal tiles the longest come first, of all heads, so that those of the last round are short.
-        start_n = tile // num_heads * BLOCK_N
-        off_zhk = tile % num_heads
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        # Of causal tiles the longest come first, of each group of heads, so that its last ones are short.
+        n_block, off_zhk = _gl_tile_of(tile, num_heads, num_n_blocks, HEADS_PER_GROUP)
+        start_n = n_block * BLOCK_N
         nheads_k = nheads_q // qhead_per_kvhead
         off_z = off_zhk // nheads_k
         off_hk = off_zhk % nheads_k
-        queries = _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+        queries = _attn_bwd_causal_hopper64_persistent_groups_later_held_queries(
             start_n,
             seqlen_q,
             seqlen_k,
@@ -5790,7 +5791,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
+def _attn_bwd_causal_hopper64_persistent_groups_later_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -5808,7 +5809,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
     """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
     qk_scale, softmax_scale = scales
-    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k, HEADS_PER_GROUP = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
     BLOCK_D: tl.constexpr = k_smem.type.shape[2]
@@ -5825,13 +5826,14 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
     count = 0  # blocks of queries so far
     for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
         tile = _gl_tile(turn)
-        # Of causal tiles the longest come first, of all heads, so that those of the last round are short.
-        start_n = tile // num_heads * BLOCK_N
-        off_zhk = tile % num_heads
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        # Of causal tiles the longest come first, of each group of heads, so that its last ones are short.
+        n_block, off_zhk = _gl_tile_of(tile, num_heads, num_n_blocks, HEADS_PER_GROUP)
+        start_n = n_block * BLOCK_N
         nheads_k = nheads_q // qhead_per_kvhead
         off_z = off_zhk // nheads_k
         off_hk = off_zhk % nheads_k
-        queries = _attn_bwd_causal_hopper64_persistent_longest_later_held_queries(
+        queries = _attn_bwd_causal_hopper64_persistent_groups_later_held_queries(
             start_n,
             seqlen_q,
             seqlen_k,
@@ -5947,7 +5949,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_hopper64_persistent_longest_later_held(
+def _attn_bwd_causal_hopper64_persistent_groups_later_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -5968,6 +5970,7 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     NUM_BUFFERS: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
 ):
     """dK and dV of 128 keys, and what these add to softmax_scale^-1 dQ; causal."""
     q_smem = _gl_tiles(Q, NUM_BUFFERS, BLOCK_M, BLOCK_D)
@@ -5997,19 +6000,19 @@ def _attn_bwd_causal_hopper64_persistent_longest_later_held(
         kv_full,
     )
     scales = (qk_scale, softmax_scale)
-    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k, HEADS_PER_GROUP)
     gl.warp_specialize(
         [
             (
-                _attn_bwd_causal_hopper64_persistent_longest_later_held_fetch,
+                _attn_bwd_causal_hopper64_persistent_groups_later_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_persistent_longest_later_held_attend,
+                _attn_bwd_causal_hopper64_persistent_groups_later_held_attend,
                 (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_persistent_longest_later_held_attend,
+                _attn_bwd_causal_hopper64_persistent_groups_later_held_attend,
                 (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
             ),
         ],
@@ -8497,6 +8500,7 @@ class HopperBackwardConfig(NamedTuple):
     dq_columns: int  # of 64 queries, which one warp group adds at once
     finish: triton.JITFunction  # makes dQ of its sum
     dq_as_held: bool = False  # the sum of dQ is in the order in which registers hold it
+    heads_per_group: int = 1
     programs_per_sm: int = 0  # 0: one program a tile
     tma = True
     unordered = ("dq",)  # sums whose terms come in any order, so that no two runs need give the same bits
@@ -8963,7 +8967,7 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper64_persistent_longest_later_held,
+            _attn_bwd_causal_hopper64_persistent_groups_later_held,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,
@@ -8971,6 +8975,7 @@ NVIDIA_H200 = (
             dq_columns=64,
             finish=_attn_bwd_finish_held,
             dq_as_held=True,
+            heads_per_group=4096,
             programs_per_sm=1,
         ),
     ),
@@ -9729,6 +9734,7 @@ def _launch_hopper_backward(config, dout, q, k, v, lse2, delta, dq_sum, dq, dk, 
         BLOCK_D=_padded(head_dim),
         BLOCK_DV=_padded(v.shape[-1]),
         NUM_BUFFERS=config.num_stages,
+        **({"HEADS_PER_GROUP": config.heads_per_group} if config.heads_per_group > 1 else {}),
         num_warps=config.num_warps,
         enable_fp_fusion=True,
     )

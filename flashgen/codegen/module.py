@@ -111,6 +111,7 @@ class ModuleView:
         hopper_backward = [row.config for row in self.rows if isinstance(row.config, GluonSm90BackwardConfig)]
         self.has_gluon_backward = bool(hopper_backward)
         self.has_persistent_backward = any(config.persistent for config in hopper_backward)
+        self.has_grouped_backward = any(config.grouped for config in hopper_backward)
         self.has_gluon_persistent = self.has_persistent_backward or any(config.persistent for config in hopper)
         counts_heads = self.has_forward or self.has_persistent_backward
         self.sizes = _literal("[]", _sizes(counts_heads, self.has_window), used=len("SIZES = "))
@@ -243,6 +244,7 @@ def _config_arguments(row: Row, has_dq_as_held: bool) -> str:
         held = [f"{name}={value}" for name, value in shown.items()]
         held += [f"finish={_finish_name(row.config)}"] if has_dq_as_held else []
         held += ["dq_as_held=True"] if row.config.dq_as_held else []
+        held += [f"heads_per_group={row.config.heads_per_group}"] if row.config.grouped else []
         held += [f"programs_per_sm={row.config.programs_per_sm}"] if row.config.persistent else []
         return _call("config=HopperBackwardConfig", [names["bwd"], *held], indent=8)
     shown |= {"heads_per_group": knobs["heads_per_group"]} if knobs["heads_per_group"] != 1 else {}

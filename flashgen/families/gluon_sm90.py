@@ -27,7 +27,7 @@ _MOST_COLUMNS_FP8 = {1: 384, 2: 384, 3: 256}  # also of a block's PV, where P ta
 _MOST_DV_FP8 = 128
 _FP8_COLUMNS = 32  # a step of wgmma's
 _FEATURES = {"softcap"}
-_ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
+ALL_HEADS = 4096  # more than there are: longest first over all heads, which balances causal work best
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class GluonSm90Family(Family):
         return _VALUES | {
             "BLOCK_M": (128, 192),
             "longest_first": (True, False) if masked else (False,),
-            "heads_per_group": (1, 8, _ALL_HEADS),
+            "heads_per_group": (1, 8, ALL_HEADS),
             "ping_pong": (False, True),
             "own_keys": (True, False),
             **dict.fromkeys(_SOFTMAX, (False,) if spec.is_fp8 else (False, True)),
@@ -217,7 +217,7 @@ class GluonSm90Family(Family):
         staying = [
             _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong} | softmax)
             for tile in tiles
-            for heads, ping_pong in ((8, True), (_ALL_HEADS if masked else 8, False))
+            for heads, ping_pong in ((8, True), (ALL_HEADS if masked else 8, False))
             for softmax in _likely_softmaxes(wide, spec.is_fp8)
         ]
         leaving = [

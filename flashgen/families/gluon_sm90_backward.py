@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.config import KernelConfig, Knob
 from flashgen.families.base import Family, PassShape, SharedTile
-from flashgen.families.gluon_sm90 import GLUON_SM90, GROUP_ROWS
+from flashgen.families.gluon_sm90 import ALL_HEADS, GLUON_SM90, GROUP_ROWS
 from flashgen.hardware.target import GpuTarget
 from flashgen.spec import AttentionSpec
 
@@ -26,7 +26,8 @@ class GluonSm90BackwardConfig(KernelConfig):
     than 128 columns ask for.
 
     programs_per_sm 128 keys: 0 launches one program a tile; 1 launches one an SM, which loops over tiles (persistent)
-    longest_first   causal: tiles of all heads by their length, not head by head: a long one at the end is waited for
+    heads_per_group causal: heads of keys whose tiles run interleaved, the longest first: those of few heads share Q and
+                    dO in the L2, and the last are short, where a long one would be waited for; 1 runs head by head
     stagger         programs of one head begin at different queries, so as not to add to one block of dQ all at once
     dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
@@ -39,11 +40,12 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_later: bool = False
     dq_as_held: bool = False
     programs_per_sm: int = 0
-    longest_first: bool = False
+    heads_per_group: int = 1
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
-        self.require_flags("stagger", "longest_first", *_ORDERS)
+        self.require_positive("heads_per_group")
+        self.require_flags("stagger", *_ORDERS)
 
     @property
     def tma(self) -> bool:
@@ -58,6 +60,11 @@ class GluonSm90BackwardConfig(KernelConfig):
     @property
     def persistent(self) -> bool:
         return self.programs_per_sm > 0
+
+    @property
+    def grouped(self) -> bool:
+        """Whether tiles of several heads run interleaved."""
+        return self.heads_per_group > 1
 
 
 # When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
@@ -93,14 +100,14 @@ class GluonSm90BackwardFamily(Family):
         return None
 
     def choices(self, spec: AttentionSpec, target: GpuTarget) -> dict[str, tuple[Knob, ...]]:
-        flags = ("stagger", *_ORDERS, *(("longest_first",) if spec.causal else ()))
-        return _VALUES | dict.fromkeys(flags, (False, True))
+        heads = (1, 4, 8, ALL_HEADS) if spec.causal else (1,)
+        return _VALUES | dict.fromkeys(("stagger", *_ORDERS), (False, True)) | {"heads_per_group": heads}
 
     def excluded(self, spec: AttentionSpec, config: KernelConfig, target: GpuTarget) -> str | None:
         assert isinstance(config, GluonSm90BackwardConfig)
         if _keys(spec) != config.BLOCK_N:
             return f"heads of {spec.block_d} and {spec.block_dv} columns take {_keys(spec)} keys"
-        if config.longest_first and not spec.causal:
+        if config.grouped and not spec.causal:
             return f"tiles are all as long without a causal mask, here {spec.mask}"
         if config.BLOCK_M == 128 and max(spec.block_d, spec.block_dv) > 64:
             return "scores of 128 queries leave no registers for dK and dV of 128 columns"
@@ -160,7 +167,7 @@ class GluonSm90BackwardFamily(Family):
             f"hopper{config.BLOCK_M}": True,
             "wide": config.BLOCK_N == GROUP_ROWS,
             "persistent": config.persistent,
-            "longest": config.longest_first,
+            "groups": config.grouped,
             "stagger": config.stagger,
         }
         parts |= {short: bool(config.knobs()[name]) for name, short in _ORDERS.items()}
@@ -176,7 +183,9 @@ class GluonSm90BackwardFamily(Family):
         later = replace(held, dq_later=True)
         staying = [replace(each, programs_per_sm=1) for each in (later, held)] if spec.block_d == spec.block_dv else []
         if spec.causal:
-            return (*staying, later, *(replace(each, longest_first=True) for each in staying), held, plain)
+            fours, eights = (replace(later, heads_per_group=heads) for heads in (4, 8))
+            even = [replace(each, heads_per_group=ALL_HEADS) for each in staying[:1]]
+            return (fours, *staying, eights, *even, held, plain)
         return (later, *staying, held, replace(held, stagger=True), plain)
 
 

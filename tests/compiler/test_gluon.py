@@ -48,14 +48,14 @@ FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "dq_as_held": True, "programs_per_sm": 1}),
-    ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True, "longest_first": True}),
+    ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True, "heads_per_group": 4}),
     ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
     (
         "causal",
         (64, 64),
-        {"BLOCK_M": 64, "num_stages": 3, "dq_later": True, "programs_per_sm": 1, "longest_first": True},
+        {"BLOCK_M": 64, "num_stages": 3, "dq_later": True, "programs_per_sm": 1, "heads_per_group": 8},
     ),
     ("window", (64, 64), {"BLOCK_M": 64}),
     ("full", (64, 64), {"BLOCK_M": 128, "dq_as_held": True, "programs_per_sm": 1}),

@@ -78,7 +78,7 @@ def test_a_persistent_program_has_dk_and_dv_alike() -> None:
 
 @pytest.mark.parametrize("variant", ["full", "window"])
 def test_only_causal_tiles_differ_in_length(variant: str) -> None:
-    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2, longest_first=True)
+    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2, heads_per_group=4)
     assert GLUON_SM90_BACKWARD.excluded(spec_of("causal", 128), config, H200) is None
     reason = GLUON_SM90_BACKWARD.excluded(spec_of(variant, 128), config, H200)
     assert reason == f"tiles are all as long without a causal mask, here {variant}"
@@ -91,9 +91,9 @@ def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
         "dq_later": False,
         "dq_as_held": False,
         "programs_per_sm": 0,
-        "longest_first": False,
+        "heads_per_group": 1,
     }
-    assert config.key == "gluon_sm90_backward:BLOCK_M=64,BLOCK_N=128,num_warps=4,num_stages=2"
+    assert config.key == "gluon_sm90_backward:BLOCK_M=64,BLOCK_N=128,num_warps=4,num_stages=2,heads_per_group=1"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
         {"dq_later": 0},
         {"programs_per_sm": 2},
         {"programs_per_sm": False},
-        {"longest_first": 1},
+        {"heads_per_group": 0},
     ],
 )
 def test_a_wrong_knob_is_named(knobs: dict[str, int]) -> None:

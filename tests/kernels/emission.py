@@ -145,9 +145,9 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
     of_128_keys = [dict(zip(("dq_later", "dq_as_held", "programs_per_sm"), values)) for values in orders]
     for row, tile, stagger in product(gluon_backward_rows_of((dtype,)), tiles, (False, True)):
         tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
-        longest_first = (False, True) if row.spec.causal else (False,)
-        for knobs, longest in product(of_128_keys if tile[1] == 128 else [{}], longest_first):
-            yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs, longest_first=longest)
+        heads = (1, 4) if row.spec.causal else (1,)
+        for knobs, heads_per_group in product(of_128_keys if tile[1] == 128 else [{}], heads):
+            yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs, heads_per_group=heads_per_group)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     choices |= dict.fromkeys(NOT_IN_FP8, (False,)) if dtype == "fp8" else {}
