@@ -31,6 +31,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
+    dk_runs_on      dq_later: a step's last matmul is dK's, which goes on while dQ is stored and leaves to be added
     """
 
     family: str = "gluon_sm90_backward"
@@ -38,6 +39,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     stagger: bool = False
     dq_later: bool = False
     dq_as_held: bool = False
+    dk_runs_on: bool = False
     programs_per_sm: int = 0
     longest_first: bool = False
 
@@ -61,7 +63,7 @@ class GluonSm90BackwardConfig(KernelConfig):
 
 
 # When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
-_ORDERS = {"dq_later": "later", "dq_as_held": "held"}
+_ORDERS = {"dq_later": "later", "dq_as_held": "held", "dk_runs_on": "dk_on"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
@@ -107,6 +109,8 @@ class GluonSm90BackwardFamily(Family):
         held = [name for name in (*_ORDERS, "programs_per_sm") if config.knobs()[name]]
         if held and config.BLOCK_N == GROUP_ROWS:
             return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
+        if config.dk_runs_on and not config.dq_later:
+            return "dk_runs_on is for dq_later: else dK would wait, with dQ before it, for the other consumer's dS"
         if config.persistent and spec.block_d != spec.block_dv:
             return (
                 "dK and dV of a persistent program leave by way of the same memory; "
@@ -174,10 +178,11 @@ class GluonSm90BackwardFamily(Family):
             return (plain, replace(plain, stagger=True))
         held = replace(plain, dq_as_held=True)
         later = replace(held, dq_later=True)
+        runs_on = replace(later, dk_runs_on=True)
         staying = [replace(each, programs_per_sm=1) for each in (later, held)] if spec.block_d == spec.block_dv else []
         if spec.causal:
-            return (*staying, later, *(replace(each, longest_first=True) for each in staying), held, plain)
-        return (later, *staying, held, replace(held, stagger=True), plain)
+            return (*staying, later, runs_on, *(replace(each, longest_first=True) for each in staying), held, plain)
+        return (later, runs_on, *staying, held, replace(held, stagger=True), plain)
 
 
 def _keys(spec: AttentionSpec) -> int:

@@ -144,7 +144,8 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
         tiling = {"BLOCK_M": tile[0], "BLOCK_N": tile[1], "num_stages": 2, "stagger": stagger}
         longest_first = (False, True) if row.spec.causal else (False,)
         for knobs, longest in product(of_128_keys if tile[1] == 128 else [{}], longest_first):
-            yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs, longest_first=longest)
+            runs_on = stagger and knobs.get("dq_later", False)  # their lines are far apart
+            yield row.spec, GluonSm90BackwardConfig(**tiling, **knobs, dk_runs_on=runs_on, longest_first=longest)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     choices |= {"fused_scale": (False,), "pack_gqa": (False,)} if dtype == "fp8" else {}
