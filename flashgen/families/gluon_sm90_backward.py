@@ -32,6 +32,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_later        128 keys: dQ of a step is multiplied in the next one, so that no consumer waits for the other's dS
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
+    dk_runs_on      dq_later: a step's last matmul is dK's, which goes on while dQ is stored and leaves to be added
     """
 
     family: str = "gluon_sm90_backward"
@@ -39,6 +40,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     stagger: bool = False
     dq_later: bool = False
     dq_as_held: bool = False
+    dk_runs_on: bool = False
     programs_per_sm: int = 0
     heads_per_group: int = 1
 
@@ -68,7 +70,7 @@ class GluonSm90BackwardConfig(KernelConfig):
 
 
 # When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
-_ORDERS = {"dq_later": "later", "dq_as_held": "held"}
+_ORDERS = {"dq_later": "later", "dq_as_held": "held", "dk_runs_on": "dk_on"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
@@ -114,6 +116,8 @@ class GluonSm90BackwardFamily(Family):
         held = [name for name in (*_ORDERS, "programs_per_sm") if config.knobs()[name]]
         if held and config.BLOCK_N == GROUP_ROWS:
             return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
+        if config.dk_runs_on and not config.dq_later:
+            return "dk_runs_on is for dq_later: else dK would wait, with dQ before it, for the other consumer's dS"
         if config.persistent and spec.block_d != spec.block_dv:
             return (
                 "dK and dV of a persistent program leave by way of the same memory; "
@@ -181,12 +185,21 @@ class GluonSm90BackwardFamily(Family):
             return (plain, replace(plain, stagger=True))
         held = replace(plain, dq_as_held=True)
         later = replace(held, dq_later=True)
+        runs_on = replace(later, dk_runs_on=True)
         staying = [replace(each, programs_per_sm=1) for each in (later, held)] if spec.block_d == spec.block_dv else []
         if spec.causal:
-            fours, eights = (replace(later, heads_per_group=heads) for heads in (4, 8))
+            fours = replace(runs_on, heads_per_group=4)
             even = [replace(each, heads_per_group=ALL_HEADS) for each in staying[:1]]
-            return (fours, *staying, eights, *even, held, plain)
-        return (later, *staying, held, replace(held, stagger=True), plain)
+            return (
+                fours,
+                replace(fours, dk_runs_on=False),
+                *staying,
+                replace(fours, heads_per_group=8),
+                *even,
+                held,
+                plain,
+            )
+        return (later, runs_on, *staying, held, replace(held, stagger=True), plain)
 
 
 def _keys(spec: AttentionSpec) -> int:

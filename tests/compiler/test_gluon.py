@@ -47,7 +47,11 @@ FP8: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
-    ("full", (128, 128), {"BLOCK_M": 64, "dq_later": True, "dq_as_held": True, "programs_per_sm": 1}),
+    (
+        "full",
+        (128, 128),
+        {"BLOCK_M": 64, "dq_later": True, "dq_as_held": True, "dk_runs_on": True, "programs_per_sm": 1},
+    ),
     ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True, "heads_per_group": 4}),
     ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),

@@ -49,13 +49,23 @@ def test_first_guesses_fit_and_are_in_the_space(variant: str, head_dim: int, hea
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"dq_later": True}, {"dq_as_held": True}, {"programs_per_sm": 1}], ids=lambda knobs: next(iter(knobs))
+    "knobs",
+    [{"dq_later": True}, {"dq_as_held": True}, {"dk_runs_on": True}, {"programs_per_sm": 1}],
+    ids=lambda knobs: next(iter(knobs)),
 )
 def test_programs_of_64_keys_have_one_order_and_one_tile(knobs: dict[str, Any]) -> None:
     (knob,) = knobs
     config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=64, num_stages=2, **knobs)
     reason = GLUON_SM90_BACKWARD.excluded(spec_of("full", 256), config, H200)
     assert reason == f"{knob} is for programs of 128 keys, not of 64"
+
+
+def test_dk_runs_on_behind_a_dq_that_waits_for_no_other_consumer() -> None:
+    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2, dk_runs_on=True)
+    reason = GLUON_SM90_BACKWARD.excluded(spec_of("full", 128), config, H200)
+    assert reason is not None
+    assert reason.startswith("dk_runs_on is for dq_later")
+    assert GLUON_SM90_BACKWARD.excluded(spec_of("full", 128), replace(config, dq_later=True), H200) is None
 
 
 def test_a_persistent_program_keeps_dk_or_dv_beside_the_next_tile() -> None:
@@ -90,6 +100,7 @@ def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
     assert config.knobs() == knobs | {
         "dq_later": False,
         "dq_as_held": False,
+        "dk_runs_on": False,
         "programs_per_sm": 0,
         "heads_per_group": 1,
     }
@@ -105,6 +116,7 @@ def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
         {"num_stages": True},
         {"stagger": 1},
         {"dq_later": 0},
+        {"dk_runs_on": 1},
         {"programs_per_sm": 2},
         {"programs_per_sm": False},
         {"heads_per_group": 0},

@@ -15,6 +15,7 @@ from tests.kernels.emission import content_of, gluon_backward_rows_of
 from tests.kernels.gluon.candidates import proven, source_of
 
 LATER, HELD, STAGGER = ({name: True} for name in ("dq_later", "dq_as_held", "stagger"))
+RUNS_ON = LATER | {"dk_runs_on": True}
 GROUPS = {"heads_per_group": 4}
 STAYS = {"programs_per_sm": 1}  # of which the model's machine runs two at once
 # Six heads of keys in all, of more than one block each: the last group has two.
@@ -26,14 +27,14 @@ OF_GROUPS = Suite(name="of groups too", probes=(*QUICK.probes, SIX_HEADS))
 @pytest.mark.parametrize(
     ("variant", "head_dims", "queries", "buffers", "knobs"),
     [
-        ("full", (64, 64), 64, 2, STAYS | STAGGER | LATER | HELD),
+        ("full", (64, 64), 128, 2, STAYS | STAGGER | RUNS_ON | HELD),
         ("full", (40, 64), 128, 1, STAYS | HELD),
         ("full", (128, 96), 64, 3, {}),
         ("causal", (128, 128), 64, 2, STAYS | HELD | GROUPS),
         ("causal", (64, 64), 128, 2, STAYS | LATER),
-        ("causal", (64, 128), 64, 1, STAGGER | LATER | GROUPS),
+        ("causal", (64, 128), 64, 1, STAGGER | RUNS_ON | GROUPS),
         ("window", (64, 64), 64, 1, STAYS),
-        ("window", (64, 24), 128, 3, STAGGER | LATER | HELD),
+        ("window", (64, 24), 128, 3, STAGGER | RUNS_ON | HELD),
         ("window", (96, 128), 64, 2, STAYS | LATER | HELD),
         ("full", (256, 256), 64, 2, STAGGER),
         ("causal", (192, 128), 64, 1, GROUPS),

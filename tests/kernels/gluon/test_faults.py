@@ -138,14 +138,20 @@ ORDERED_FAULTS: list[tuple[str, str, str, str]] = [
     ("dQ of the last step goes to this one", "last_h, last_m = off_h, start_m\n        start_m", "start_m", ""),
     ("all dQ goes where the first goes", "last_h, last_m = off_hk * qhead_per_kvhead, 0",
      "last_h, last_m = off_h, start_m", "dq: "),
-    ("dQ is used before its matmul ends", "dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))",
-     "dq = warpgroup_mma_wait(1, deps=(dv, dk, dq))", READ),
     ("heads are not counted on", "off_h = gl.where(start_m == first_m, off_h + 1, off_h)", "pass", ""),
     ("dQ is read in another order", ".permute([1, 4, 2, 0, 3, 5])", ".permute([1, 2, 4, 0, 3, 5])", ""),
     ("the sum of dQ ends with the last query", "triton.cdiv(seqlen_q, 64) * 64, _padded", "seqlen_q, _padded", ""),
     ("rows behind the last query are not zeroed", "offs_m[:, None] < sum_rows", "offs_m[:, None] < seqlen_q", ""),
 ]  # fmt: skip
-# Of the same in programs that loop over tiles.
+# Of the same, dK multiplied while dQ is stored.
+RUNS_ON: dict[str, Any] = ORDERED | {"dk_runs_on": True}
+RUNS_ON_FAULTS: list[tuple[str, str, str, str]] = [
+    ("dQ is used before its matmul ends", "dv, dq = warpgroup_mma_wait(1,", "dv, dq = warpgroup_mma_wait(2,", READ),
+    ("Q is released while dK is multiplied",
+     "dk = warpgroup_mma_wait(0, deps=(dk,))\n        _gl_release(q_empty, step)",
+     "_gl_release(q_empty, step)\n        dk = warpgroup_mma_wait(0, deps=(dk,))", "changed under a matmul"),
+]  # fmt: skip
+# Of both in programs that loop over tiles.
 STAYING_FAULTS: list[tuple[str, str, str, str]] = [
     ("the next K overwrites one that is multiplied", "mbarrier.wait(kv_empty.index(0)", "(kv_empty.index(0)", ""),
     ("one consumer releases K for both", "        _gl_release(kv_empty, turn)\n",
@@ -184,11 +190,13 @@ def rejection(source: str, spec: AttentionSpec) -> str:
     ("variant", "head_dim", "knobs", "old", "new", "says"),
     [("causal", 64, {}, *each[1:]) for each in BACKWARD_FAULTS]
     + [("causal", 64, ORDERED, *each[1:]) for each in ORDERED_FAULTS]
+    + [("causal", 64, RUNS_ON, *each[1:]) for each in RUNS_ON_FAULTS]
     + [("window", 64, ORDERED | PERSISTENT, *each[1:]) for each in STAYING_FAULTS]
     + [("causal", 192, {}, *each[1:]) for each in WIDE_FAULTS]
     + [("causal", 40, {}, *each[1:]) for each in AROUND_FAULTS],
     ids=[each[0] for each in BACKWARD_FAULTS]
     + [f"ordered, {each[0]}" for each in ORDERED_FAULTS]
+    + [f"runs on, {each[0]}" for each in RUNS_ON_FAULTS]
     + [f"persistent, {each[0]}" for each in STAYING_FAULTS]
     + [f"wide, {each[0]}" for each in WIDE_FAULTS]
     + [each[0] for each in AROUND_FAULTS],
