@@ -4,10 +4,10 @@ Needs torch and triton only.
 
 Computes       attention forward (out, lse) and backward (dq, dk, dv), in bf16, fp16; head_dim 64, 128, 256; no mask,
                causal (bottom-right), sliding window; softcap; MHA, GQA and MQA
-Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 15 forward and 22 backward rules, measured
+Tuned for      NVIDIA H200 (nvidia-h200, sm_90): 18 forward and 22 backward rules, measured
                any other GPU runs the portable rules
-Proved         nvidia-h200 forward: 120 to 194 probes a rule of suite full (05b0580a776e), full (3e5bc7e6441f), full
-               (76a6bb0ca2c6), worst error 0.72 of the allowed, bf16, fp16 on the GPU
+Proved         nvidia-h200 forward: 122 to 194 probes a rule of suite full (05b0580a776e), full (323f64906326), full
+               (76a6bb0ca2c6), worst error 0.71 of the allowed, bf16, fp16 on the GPU
                nvidia-h200 backward: 126 to 172 probes a rule of suite full (05b0580a776e), full (323f64906326), full
                (76a6bb0ca2c6), worst error 0.63 of the allowed, bf16, fp16 on the GPU
                portable forward: 46 to 72 probes a rule of suite quick (340e9d076bde), worst error 0.38 of the
@@ -126,6 +126,13 @@ def _gl_accumulator(columns):
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
 
 
+@triton.constexpr_function
+def _gl_lanes():
+    """Of _gl_accumulator's 64 rows, one number for each of the four threads that hold a row: [64, 4]."""
+    lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout([[8, 0]], lanes, warp_bases=[[16, 0], [32, 0]], block_bases=[], shape=[64, 4])
+
+
 @_gluon_jit
 def _gl_tiles(descriptor, count: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
     """Shared memory for `count` tiles, laid out as TMA writes and wgmma reads them."""
@@ -198,7 +205,7 @@ def _gl_await_turn(order, GROUP: tl.constexpr, count):
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_fetch(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_fetch(
     Q,
     K,
     V,
@@ -234,7 +241,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -256,6 +263,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
     BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
     OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
     WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
     zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
     offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
@@ -275,7 +283,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
         excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
-        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
         # -- the last block, the only one that may reach past the end: its scores only --
@@ -303,7 +311,8 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
         p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
         alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
         excess_i = excess
-        l_i = l_i * alpha + gl.sum(p, 1)
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
@@ -329,7 +338,8 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
             p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
             alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
             excess_i = excess
-            l_i = l_i * alpha + gl.sum(p, 1)
+            l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+            l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
             _gl_release(v_empty, count + i - 1)
@@ -339,6 +349,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
         # -- the output of the first block, and the end --
         v = _gl_arrived(v_smem, v_full, count + end - 1)
         acc = warpgroup_mma(weights, v, acc, is_async=True)
+        l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
         lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
         gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
         acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -361,7 +372,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2(
+def _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -395,19 +406,19 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_fetch,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_attend,
                 (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_attend,
                 (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper3_persistent_pingpong_fused_q2_attend,
+                _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2_attend,
                 (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -417,7 +428,7 @@ def _attn_fwd_full_hopper3_persistent_pingpong_fused_q2(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_fetch(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_fetch(
     Q,
     K,
     V,
@@ -453,7 +464,7 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -474,6 +485,7 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
     BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
     OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
     WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
     zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
     offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
@@ -491,7 +503,7 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
         excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
-        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
         # -- the last block, the only one that may reach past the end: its scores only --
@@ -519,16 +531,18 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
         p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
         alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
         excess_i = excess
-        l_i = l_i * alpha + gl.sum(p, 1)
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+        _gl_arrived(v_smem, v_full, count)
 
         # -- the other blocks: scores of one, then the output of the one before --
         for i in range(1, n_blocks):
             start_n = last_n - i * BLOCK_N
             k = _gl_arrived(k_smem, k_full, count + i)
             qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            v = v_smem.index((count + i - 1) % v_smem.type.shape[0])
             acc = warpgroup_mma(weights, v, acc, is_async=True)
             qk = warpgroup_mma_wait(1, deps=(qk,))
             _gl_release(k_empty, count + i)
@@ -540,19 +554,24 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
             row_scale = gl.where(is_huge, power_of_two, qk_scale)
             reference = gl.where(is_huge, m_ij * power_of_two, scaled)
             excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
-            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
             alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
             excess_i = excess
-            l_i = l_i * alpha + gl.sum(p, 1)
-            m_i = m_ij
+            # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
+            # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+            _gl_arrived(v_smem, v_full, count + i)
             acc = warpgroup_mma_wait(0, deps=(acc,))
             _gl_release(v_empty, count + i - 1)
             acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+            l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+            m_i = m_ij
             weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
         # -- the output of the first block, and the end --
-        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
+        v = v_smem.index((count + n_blocks - 1) % v_smem.type.shape[0])
         acc = warpgroup_mma(weights, v, acc, is_async=True)
+        l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
         lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
         gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
         acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -568,7 +587,7 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2(
+def _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -601,15 +620,213 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_fetch,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_attend,
                 (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2_attend,
+                _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper2_tilekeys_fused_lanes_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    last_n = (n_blocks - 1) * BLOCK_N
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_full_hopper2_tilekeys_fused_lanes_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+    last_n = (n_blocks - 1) * BLOCK_N
+    start_m += 64 * GROUP
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+    l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count)
+    if start_n + BLOCK_N > seqlen_k:
+        keys = (start_n + offs_n)[None, :]
+        keep = keys < seqlen_k
+        qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+    # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+    scaled = m_ij * qk_scale
+    is_huge = gl.abs(scaled) >= 268435456.0
+    row_scale = gl.where(is_huge, power_of_two, qk_scale)
+    reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+    excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+    p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+    alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+    excess_i = excess
+    l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+    l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(1, n_blocks):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_ij * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_ij * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
+        excess_i = excess
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+        m_i = m_ij
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + n_blocks - 1)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_full_hopper2_tilekeys_fused_lanes(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; no mask."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_full_hopper2_tilekeys_fused_lanes_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_tilekeys_fused_lanes_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_full_hopper2_tilekeys_fused_lanes_attend,
                 (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -1138,7 +1355,7 @@ def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_q2(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_keys(
     start_m,
     seqlen_q,
     seqlen_k,
@@ -1161,7 +1378,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_fetch(
     Q,
     K,
     V,
@@ -1184,7 +1401,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch(
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1204,7 +1421,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -1226,6 +1443,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
     BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
     OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
     WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
     zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
     offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
@@ -1238,7 +1456,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
         off_z = off_zh // nheads_q
         off_h = off_zh % nheads_q
         start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1250,7 +1468,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
         diagonal = seqlen_k - seqlen_q
 
         # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
-        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_keys(
+        keys = _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_keys(
             start_m,
             seqlen_q,
             seqlen_k,
@@ -1272,7 +1490,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
         offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
         m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
         excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
-        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+        l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
         acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
         # -- the last block, the only one that may reach past the end: its scores only --
@@ -1300,7 +1518,8 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
         p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
         alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
         excess_i = excess
-        l_i = l_i * alpha + gl.sum(p, 1)
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
         m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
@@ -1331,7 +1550,8 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
             p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
             alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
             excess_i = excess
-            l_i = l_i * alpha + gl.sum(p, 1)
+            l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+            l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
             m_i = m_ij
             acc = warpgroup_mma_wait(0, deps=(acc,))
             _gl_release(v_empty, count + i - 1)
@@ -1341,6 +1561,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
         # -- the output of the first block, and the end --
         v = _gl_arrived(v_smem, v_full, count + end - 1)
         acc = warpgroup_mma(weights, v, acc, is_async=True)
+        l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
         lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
         gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
         acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -1363,7 +1584,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2(
+def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -1397,19 +1618,19 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_fetch,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_attend,
                 (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_attend,
                 (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2_attend,
+                _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2_attend,
                 (2, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -1419,7 +1640,7 @@ def _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
+def _attn_fwd_causal_hopper3_longest_fused_lanes_first_keys(
     start_m,
     seqlen_q,
     seqlen_k,
@@ -1442,497 +1663,7 @@ def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_fetch(
-    Q,
-    K,
-    V,
-    rings,
-    sizes,
-    HEADS_PER_GROUP: tl.constexpr,
-):
-    """The producer: brings each tile's Q, K and V to shared memory."""
-    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
-    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
-    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
-    BLOCK_M: tl.constexpr = 64 * GROUPS
-    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
-    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    count = 0  # blocks of keys so far
-    for turn in range(_gl_turns(num_heads * num_m_blocks)):
-        tile = _gl_tile(turn)
-        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        off_z = off_zh // nheads_q
-        off_h = off_zh % nheads_q
-        start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
-            start_m,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M,
-            BLOCK_N,
-        )
-        last_n, n_blocks = keys[0], keys[1]
-        off_hk = off_h // qhead_per_kvhead
-        for i in range(n_blocks):
-            start_n = last_n - i * BLOCK_N
-            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
-            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
-                for group in gl.static_range(GROUPS):
-                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
-            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
-        count += n_blocks
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend(
-    GROUP: tl.constexpr,
-    Out,
-    Lse,
-    rings,
-    scales,
-    sizes,
-    HEADS_PER_GROUP: tl.constexpr,
-):
-    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
-    the V before it, it has the softmax of the block before to compute."""
-    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
-    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
-    qk_scale = scales[0]
-    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
-    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
-    BLOCK_M: tl.constexpr = 64 * GROUPS
-    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
-    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
-    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
-    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
-    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
-    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
-    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    count = 0  # blocks of keys so far
-    for turn in range(_gl_turns(num_heads * num_m_blocks)):
-        tile = _gl_tile(turn)
-        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        off_z = off_zh // nheads_q
-        off_h = off_zh % nheads_q
-        start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_keys(
-            start_m,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M,
-            BLOCK_N,
-        )
-        last_n, n_blocks = keys[0], keys[1]
-        start_m += 64 * GROUP
-        diagonal = seqlen_k - seqlen_q
-        _, _, n_full = keys
-        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
-        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
-        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
-        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
-        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
-
-        # -- the last block, the only one that may reach past the end: its scores only --
-        start_n = last_n
-        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
-        k = _gl_arrived(k_smem, k_full, count)
-        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        if turn > 0:  # the last tile's output has left by way of its Q's memory
-            tma.store_wait(0)
-            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
-        qk = warpgroup_mma_wait(0, deps=(qk,))
-        _gl_release(k_empty, count)
-        keys = (start_n + offs_n)[None, :]
-        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-        qk = gl.where(keep, qk, float("-inf"))
-        m_ij = gl.maximum(m_i, gl.max(qk, 1))
-        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
-        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
-        scaled = m_safe * qk_scale
-        is_huge = gl.abs(scaled) >= 268435456.0
-        row_scale = gl.where(is_huge, power_of_two, qk_scale)
-        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
-        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
-        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
-        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
-        excess_i = excess
-        l_i = l_i * alpha + gl.sum(p, 1)
-        m_i = m_ij
-        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
-
-        # -- the other blocks: scores of one, then the output of the one before --
-        for i in range(1, n_blocks):
-            start_n = last_n - i * BLOCK_N
-            k = _gl_arrived(k_smem, k_full, count + i)
-            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            v = _gl_arrived(v_smem, v_full, count + i - 1)
-            acc = warpgroup_mma(weights, v, acc, is_async=True)
-            qk = warpgroup_mma_wait(1, deps=(qk,))
-            _gl_release(k_empty, count + i)
-            if start_n >= n_full:
-                keys = (start_n + offs_n)[None, :]
-                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-                qk = gl.where(keep, qk, float("-inf"))
-            m_ij = gl.maximum(m_i, gl.max(qk, 1))
-            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
-            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
-            scaled = m_safe * qk_scale
-            is_huge = gl.abs(scaled) >= 268435456.0
-            row_scale = gl.where(is_huge, power_of_two, qk_scale)
-            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
-            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
-            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
-            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
-            excess_i = excess
-            l_i = l_i * alpha + gl.sum(p, 1)
-            m_i = m_ij
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            _gl_release(v_empty, count + i - 1)
-            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
-            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
-
-        # -- the output of the first block, and the end --
-        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
-        acc = warpgroup_mma(weights, v, acc, is_async=True)
-        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
-        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        _gl_release(v_empty, count + n_blocks - 1)
-        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
-        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
-        out = (acc * inverse[:, None]).to(Out.dtype)
-        q.store(out)  # which has served
-        fence_async_shared()
-        _tma_store(Out, [off_z, off_h, start_m, 0], q)
-        count += n_blocks
-    tma.store_wait(0)
-
-
-@_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2(
-    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
-    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
-    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
-    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    qk_scale,  # log2(e) times the factor from qk to natural-log scores
-    num_heads,  # Z * nheads_q
-    nheads_q,
-    qhead_per_kvhead,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-    HEADS_PER_GROUP: tl.constexpr,
-    NUM_BUFFERS: tl.constexpr,
-):
-    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
-    GROUPS: tl.constexpr = BLOCK_M // 64
-    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
-    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
-    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
-    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
-    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
-    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
-    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    scales = (qk_scale,)
-    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
-    gl.warp_specialize(
-        [
-            (
-                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_fetch,
-                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
-            ),
-            (
-                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend,
-                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
-            ),
-            (
-                _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2_attend,
-                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
-            ),
-        ],
-        worker_num_warps=[4, 4],
-        worker_num_regs=[240, 240],
-    )
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
-    start_m,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
-
-    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
-    diagonal = seqlen_k - seqlen_q
-    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
-    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
-    n_begin = 0
-    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
-        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
-        n_end = n_begin + 1
-    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
-    last_n = n_begin + (n_blocks - 1) * BLOCK_N
-    return last_n, n_blocks, n_full
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_fetch(
-    Q,
-    K,
-    V,
-    rings,
-    sizes,
-    HEADS_PER_GROUP: tl.constexpr,
-):
-    """The producer: brings each tile's Q, K and V to shared memory."""
-    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
-    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
-    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
-    BLOCK_M: tl.constexpr = 64 * GROUPS
-    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
-    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    count = 0  # blocks of keys so far
-    for turn in range(_gl_turns(num_heads * num_m_blocks)):
-        tile = _gl_tile(turn)
-        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
-        off_z = off_zh // nheads_q
-        off_h = off_zh % nheads_q
-        start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
-            start_m,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M,
-            BLOCK_N,
-        )
-        last_n, n_blocks = keys[0], keys[1]
-        off_hk = off_h // qhead_per_kvhead
-        for i in range(n_blocks):
-            start_n = last_n - i * BLOCK_N
-            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
-            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
-                for group in gl.static_range(GROUPS):
-                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
-            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
-        count += n_blocks
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend(
-    GROUP: tl.constexpr,
-    Out,
-    Lse,
-    rings,
-    scales,
-    sizes,
-    HEADS_PER_GROUP: tl.constexpr,
-):
-    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
-    the V before it, it has the softmax of the block before to compute."""
-    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
-    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
-    qk_scale = scales[0]
-    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
-    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
-    BLOCK_M: tl.constexpr = 64 * GROUPS
-    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
-    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
-    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
-    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
-    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
-    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
-    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
-    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
-    count = 0  # blocks of keys so far
-    for turn in range(_gl_turns(num_heads * num_m_blocks)):
-        tile = _gl_tile(turn)
-        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
-        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
-        off_z = off_zh // nheads_q
-        off_h = off_zh % nheads_q
-        start_m = m_block * BLOCK_M
-        keys = _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_keys(
-            start_m,
-            seqlen_q,
-            seqlen_k,
-            BLOCK_M,
-            BLOCK_N,
-        )
-        last_n, n_blocks = keys[0], keys[1]
-        start_m += 64 * GROUP
-        diagonal = seqlen_k - seqlen_q
-        _, _, n_full = keys
-        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
-        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
-        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
-        l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
-        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
-
-        # -- the last block, the only one that may reach past the end: its scores only --
-        start_n = last_n
-        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
-        k = _gl_arrived(k_smem, k_full, count)
-        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        if turn > 0:  # the last tile's output has left by way of its Q's memory
-            tma.store_wait(0)
-            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
-        qk = warpgroup_mma_wait(0, deps=(qk,))
-        _gl_release(k_empty, count)
-        keys = (start_n + offs_n)[None, :]
-        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-        qk = gl.where(keep, qk, float("-inf"))
-        m_ij = gl.maximum(m_i, gl.max(qk, 1))
-        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
-        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
-        scaled = m_safe * qk_scale
-        is_huge = gl.abs(scaled) >= 268435456.0
-        row_scale = gl.where(is_huge, power_of_two, qk_scale)
-        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
-        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
-        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
-        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
-        excess_i = excess
-        l_i = l_i * alpha + gl.sum(p, 1)
-        m_i = m_ij
-        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
-
-        # -- the other blocks: scores of one, then the output of the one before --
-        for i in range(1, n_blocks):
-            start_n = last_n - i * BLOCK_N
-            k = _gl_arrived(k_smem, k_full, count + i)
-            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            v = _gl_arrived(v_smem, v_full, count + i - 1)
-            acc = warpgroup_mma(weights, v, acc, is_async=True)
-            qk = warpgroup_mma_wait(1, deps=(qk,))
-            _gl_release(k_empty, count + i)
-            if start_n >= n_full:
-                keys = (start_n + offs_n)[None, :]
-                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
-                qk = gl.where(keep, qk, float("-inf"))
-            m_ij = gl.maximum(m_i, gl.max(qk, 1))
-            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
-            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
-            scaled = m_safe * qk_scale
-            is_huge = gl.abs(scaled) >= 268435456.0
-            row_scale = gl.where(is_huge, power_of_two, qk_scale)
-            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
-            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
-            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
-            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
-            excess_i = excess
-            l_i = l_i * alpha + gl.sum(p, 1)
-            m_i = m_ij
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-            _gl_release(v_empty, count + i - 1)
-            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
-            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
-
-        # -- the output of the first block, and the end --
-        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
-        acc = warpgroup_mma(weights, v, acc, is_async=True)
-        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
-        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        _gl_release(v_empty, count + n_blocks - 1)
-        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
-        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
-        out = (acc * inverse[:, None]).to(Out.dtype)
-        q.store(out)  # which has served
-        fence_async_shared()
-        _tma_store(Out, [off_z, off_h, start_m, 0], q)
-        count += n_blocks
-    tma.store_wait(0)
-
-
-@_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2(
-    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
-    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
-    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
-    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
-    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
-    qk_scale,  # log2(e) times the factor from qk to natural-log scores
-    num_heads,  # Z * nheads_q
-    nheads_q,
-    qhead_per_kvhead,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-    HEADS_PER_GROUP: tl.constexpr,
-    NUM_BUFFERS: tl.constexpr,
-):
-    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
-    GROUPS: tl.constexpr = BLOCK_M // 64
-    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
-    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
-    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
-    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
-    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
-    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
-    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
-    scales = (qk_scale,)
-    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
-    gl.warp_specialize(
-        [
-            (
-                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_fetch,
-                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
-            ),
-            (
-                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend,
-                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
-            ),
-            (
-                _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2_attend,
-                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
-            ),
-        ],
-        worker_num_warps=[4, 4],
-        worker_num_regs=[240, 240],
-    )
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_longest_keys(
-    start_m,
-    seqlen_q,
-    seqlen_k,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
-
-    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
-    diagonal = seqlen_k - seqlen_q
-    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
-    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
-    n_begin = 0
-    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
-        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
-        n_end = n_begin + 1
-    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
-    last_n = n_begin + (n_blocks - 1) * BLOCK_N
-    return last_n, n_blocks, n_full
-
-
-@_gluon_jit
-def _attn_fwd_causal_hopper2_longest_fetch(
+def _attn_fwd_causal_hopper3_longest_fused_lanes_first_fetch(
     Q,
     K,
     V,
@@ -1953,7 +1684,7 @@ def _attn_fwd_causal_hopper2_longest_fetch(
     off_z = off_zh // nheads_q
     off_h = off_zh % nheads_q
     start_m = m_block * BLOCK_M
-    keys = _attn_fwd_causal_hopper2_longest_keys(
+    keys = _attn_fwd_causal_hopper3_longest_fused_lanes_first_keys(
         start_m,
         seqlen_q,
         seqlen_k,
@@ -1972,7 +1703,7 @@ def _attn_fwd_causal_hopper2_longest_fetch(
 
 
 @_gluon_jit
-def _attn_fwd_causal_hopper2_longest_attend(
+def _attn_fwd_causal_hopper3_longest_fused_lanes_first_attend(
     GROUP: tl.constexpr,
     Out,
     Lse,
@@ -1986,12 +1717,14 @@ def _attn_fwd_causal_hopper2_longest_attend(
     q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
     num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
     qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
     GROUPS: tl.constexpr = q_smem.type.shape[0]
     BLOCK_M: tl.constexpr = 64 * GROUPS
     BLOCK_N: tl.constexpr = k_smem.type.shape[1]
     BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
     SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
     OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
     WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
     zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
     offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
@@ -2002,7 +1735,7 @@ def _attn_fwd_causal_hopper2_longest_attend(
     off_z = off_zh // nheads_q
     off_h = off_zh % nheads_q
     start_m = m_block * BLOCK_M
-    keys = _attn_fwd_causal_hopper2_longest_keys(
+    keys = _attn_fwd_causal_hopper3_longest_fused_lanes_first_keys(
         start_m,
         seqlen_q,
         seqlen_k,
@@ -2014,7 +1747,7 @@ def _attn_fwd_causal_hopper2_longest_attend(
     diagonal = seqlen_k - seqlen_q
 
     # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
-    keys = _attn_fwd_causal_hopper2_longest_keys(
+    keys = _attn_fwd_causal_hopper3_longest_fused_lanes_first_keys(
         start_m,
         seqlen_q,
         seqlen_k,
@@ -2033,7 +1766,8 @@ def _attn_fwd_causal_hopper2_longest_attend(
     end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
     offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
     m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
-    l_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row sum
+    excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+    l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
     acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
 
     # -- the last block, the only one that may reach past the end: its scores only --
@@ -2048,18 +1782,28 @@ def _attn_fwd_causal_hopper2_longest_attend(
     qk = gl.where(keep, qk, float("-inf"))
     m_ij = gl.maximum(m_i, gl.max(qk, 1))
     m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-    alpha = gl.exp2((m_i - m_safe) * qk_scale)
-    l_i = l_i * alpha + gl.sum(p, 1)
+    # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+    # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+    scaled = m_safe * qk_scale
+    is_huge = gl.abs(scaled) >= 268435456.0
+    row_scale = gl.where(is_huge, power_of_two, qk_scale)
+    reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+    excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+    p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+    alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+    excess_i = excess
+    l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+    l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
     m_i = m_ij
     weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+    _gl_arrived(v_smem, v_full, count + first)
 
     # -- the other blocks: scores of one, then the output of the one before --
     for i in range(first + 1, end):
         start_n = last_n - i * BLOCK_N
         k = _gl_arrived(k_smem, k_full, count + i)
         qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        v = _gl_arrived(v_smem, v_full, count + i - 1)
+        v = v_smem.index((count + i - 1) % v_smem.type.shape[0])
         acc = warpgroup_mma(weights, v, acc, is_async=True)
         qk = warpgroup_mma_wait(1, deps=(qk,))
         _gl_release(k_empty, count + i)
@@ -2069,18 +1813,31 @@ def _attn_fwd_causal_hopper2_longest_attend(
             qk = gl.where(keep, qk, float("-inf"))
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
         m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
-        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
-        alpha = gl.exp2((m_i - m_safe) * qk_scale)
-        l_i = l_i * alpha + gl.sum(p, 1)
-        m_i = m_ij
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
+        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        _gl_arrived(v_smem, v_full, count + i)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _gl_release(v_empty, count + i - 1)
         acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+        m_i = m_ij
         weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
 
     # -- the output of the first block, and the end --
-    v = _gl_arrived(v_smem, v_full, count + end - 1)
+    v = v_smem.index((count + end - 1) % v_smem.type.shape[0])
     acc = warpgroup_mma(weights, v, acc, is_async=True)
+    l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
     lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
     gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
     acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -2101,7 +1858,7 @@ def _attn_fwd_causal_hopper2_longest_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_fwd_causal_hopper2_longest(
+def _attn_fwd_causal_hopper3_longest_fused_lanes_first(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
@@ -2134,15 +1891,770 @@ def _attn_fwd_causal_hopper2_longest(
     gl.warp_specialize(
         [
             (
-                _attn_fwd_causal_hopper2_longest_fetch,
+                _attn_fwd_causal_hopper3_longest_fused_lanes_first_fetch,
                 (Q, K, V, rings, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_longest_attend,
+                _attn_fwd_causal_hopper3_longest_fused_lanes_first_attend,
                 (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
             (
-                _attn_fwd_causal_hopper2_longest_attend,
+                _attn_fwd_causal_hopper3_longest_fused_lanes_first_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper3_longest_fused_lanes_first_attend,
+                (2, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4, 4],
+        worker_num_regs=[160, 160, 160],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        off_hk = off_h // qhead_per_kvhead
+        for i in range(n_blocks):
+            start_n = last_n - i * BLOCK_N
+            _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+            if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+                for group in gl.static_range(GROUPS):
+                    _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+            _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+        count += n_blocks
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    order,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
+    GROUPS: tl.constexpr = q_smem.type.shape[0] // 2
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    count = 0  # blocks of keys so far
+    for turn in range(_gl_turns(num_heads * num_m_blocks)):
+        tile = _gl_tile(turn)
+        m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+        m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+        off_z = off_zh // nheads_q
+        off_h = off_zh % nheads_q
+        start_m = m_block * BLOCK_M
+        keys = _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_keys(
+            start_m,
+            seqlen_q,
+            seqlen_k,
+            BLOCK_M,
+            BLOCK_N,
+        )
+        last_n, n_blocks = keys[0], keys[1]
+        start_m += 64 * GROUP
+        diagonal = seqlen_k - seqlen_q
+        _, _, n_full = keys
+        offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+        m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+        excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+        l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
+        acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+        # -- the last block, the only one that may reach past the end: its scores only --
+        start_n = last_n
+        q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+        k = _gl_arrived(k_smem, k_full, count)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if turn > 0:  # the last tile's output has left by way of its Q's memory
+            tma.store_wait(0)
+            _gl_release(q_empty, (turn - 1) * GROUPS + GROUP)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        _gl_release(k_empty, count)
+        keys = (start_n + offs_n)[None, :]
+        keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+        qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the other blocks: scores of one, then the output of the one before --
+        for i in range(1, n_blocks):
+            start_n = last_n - i * BLOCK_N
+            k = _gl_arrived(k_smem, k_full, count + i)
+            _gl_await_turn(order, GROUP, count - turn + i - 1)
+            qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            v = _gl_arrived(v_smem, v_full, count + i - 1)
+            acc = warpgroup_mma(weights, v, acc, is_async=True)
+            _gl_release(order, GROUP + 1)  # the next group multiplies while this one computes a softmax
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            _gl_release(k_empty, count + i)
+            if start_n >= n_full:
+                keys = (start_n + offs_n)[None, :]
+                keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+                qk = gl.where(keep, qk, float("-inf"))
+            m_ij = gl.maximum(m_i, gl.max(qk, 1))
+            m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+            # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+            # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+            scaled = m_safe * qk_scale
+            is_huge = gl.abs(scaled) >= 268435456.0
+            row_scale = gl.where(is_huge, power_of_two, qk_scale)
+            reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+            excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+            p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+            alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+            excess_i = excess
+            l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+            l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+            m_i = m_ij
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+            _gl_release(v_empty, count + i - 1)
+            acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+            weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+        # -- the output of the first block, and the end --
+        v = _gl_arrived(v_smem, v_full, count + n_blocks - 1)
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
+        lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+        gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + n_blocks - 1)
+        # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+        inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+        out = (acc * inverse[:, None]).to(Out.dtype)
+        q.store(out)  # which has served
+        fence_async_shared()
+        _tma_store(Out, [off_z, off_h, start_m, 0], q)
+        count += n_blocks
+    tma.store_wait(0)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, 2 * GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(2 * GROUPS, 1), _gl_barriers(2 * GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    order = _gl_barriers(GROUPS, 1)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_attend,
+                (0, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2_attend,
+                (1, Out, Lse, rings, order, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    power_of_two = gl.exp2(gl.ceil(gl.log2(qk_scale)))  # no less than qk_scale
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    start_m += 64 * GROUP
+    diagonal = seqlen_k - seqlen_q
+    _, _, n_full = keys
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    excess_i = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, SCORES))
+    l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count)
+    keys = (start_n + offs_n)[None, :]
+    keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+    qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+    # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+    # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+    scaled = m_safe * qk_scale
+    is_huge = gl.abs(scaled) >= 268435456.0
+    row_scale = gl.where(is_huge, power_of_two, qk_scale)
+    reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+    excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+    p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+    alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+    excess_i = excess
+    l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+    l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+    _gl_arrived(v_smem, v_full, count)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(1, n_blocks):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = v_smem.index((count + i - 1) % v_smem.type.shape[0])
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        if start_n >= n_full:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        # Rounding the scaled maximum adds `excess` to a row's exponents. Where that might overflow, scores differ
+        # by 2^4 or not at all: a power of two serves as their scale, and rounds nothing.
+        scaled = m_safe * qk_scale
+        is_huge = gl.abs(scaled) >= 268435456.0
+        row_scale = gl.where(is_huge, power_of_two, qk_scale)
+        reference = gl.where(is_huge, m_safe * power_of_two, scaled)
+        excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
+        alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
+        excess_i = excess
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
+        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        _gl_arrived(v_smem, v_full, count + i)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        p = gl.exp2(gl.fma(qk, row_scale[:, None], -reference[:, None]))
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = v_smem.index((count + n_blocks - 1) % v_smem.type.shape[0])
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + n_blocks - 1)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_attend,
+                (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+        ],
+        worker_num_warps=[4, 4],
+        worker_num_regs=[240, 240],
+    )
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_lanes_first_keys(
+    start_m,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """The blocks of keys that BLOCK_M queries see: n_blocks of them, from the one at last_n down."""
+
+    # Query i sees keys j <= i + diagonal: every row sees [0, n_full), some rows see [n_full, n_end).
+    diagonal = seqlen_k - seqlen_q
+    n_end = gl.minimum(seqlen_k, start_m + BLOCK_M + diagonal)
+    n_full = gl.maximum(gl.minimum(n_end, start_m + diagonal + 1), 0) // BLOCK_N * BLOCK_N
+    n_begin = 0
+    if n_end <= n_begin:  # none of the queries sees a key: one block past the end, zeros that are all masked
+        n_begin = gl.cdiv(seqlen_k, BLOCK_N) * BLOCK_N
+        n_end = n_begin + 1
+    n_blocks = gl.cdiv(n_end - n_begin, BLOCK_N)
+    last_n = n_begin + (n_blocks - 1) * BLOCK_N
+    return last_n, n_blocks, n_full
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_lanes_first_fetch(
+    Q,
+    K,
+    V,
+    rings,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """The producer: brings each tile's Q, K and V to shared memory."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_lanes_first_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    off_hk = off_h // qhead_per_kvhead
+    for i in range(n_blocks):
+        start_n = last_n - i * BLOCK_N
+        _gl_fetch(K, off_z, off_hk, start_n, k_smem, k_full, k_empty, count + i)
+        if i == 0:  # the first K may come while the last tile's output is still leaving by way of Q's memory
+            for group in gl.static_range(GROUPS):
+                _gl_fetch(Q, off_z, off_h, start_m + 64 * group, q_smem, q_full, q_empty, turn * GROUPS + group)
+        _gl_fetch(V, off_z, off_hk, start_n, v_smem, v_full, v_empty, count + i)
+
+
+@_gluon_jit
+def _attn_fwd_causal_hopper2_longest_lanes_first_attend(
+    GROUP: tl.constexpr,
+    Out,
+    Lse,
+    rings,
+    scales,
+    sizes,
+    HEADS_PER_GROUP: tl.constexpr,
+):
+    """A consumer: attends with the GROUP-th 64 queries of each tile. While the tensor cores multiply a block of K and
+    the V before it, it has the softmax of the block before to compute."""
+    q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty = rings
+    num_heads, nheads_q, _, seqlen_q, seqlen_k = sizes
+    qk_scale = scales[0]
+    GROUPS: tl.constexpr = q_smem.type.shape[0]
+    BLOCK_M: tl.constexpr = 64 * GROUPS
+    BLOCK_N: tl.constexpr = k_smem.type.shape[1]
+    BLOCK_DV: tl.constexpr = v_smem.type.shape[2]
+    SCORES: tl.constexpr = _gl_accumulator(BLOCK_N)
+    OUTPUT: tl.constexpr = _gl_accumulator(BLOCK_DV)
+    LANES: tl.constexpr = _gl_lanes()
+    WEIGHTS: tl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUTPUT, k_width=2)
+    zeros = gl.zeros([64, BLOCK_N], gl.float32, layout=SCORES)
+    offs_n = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, SCORES))
+    num_m_blocks = gl.cdiv(seqlen_q, BLOCK_M)
+    tile, turn, count = gl.program_id(0), 0, 0
+    m_block, off_zh = _gl_tile_of(tile, num_heads, num_m_blocks, HEADS_PER_GROUP)
+    m_block = num_m_blocks - 1 - m_block  # tiles with most keys first, so that the last wave is short
+    off_z = off_zh // nheads_q
+    off_h = off_zh % nheads_q
+    start_m = m_block * BLOCK_M
+    keys = _attn_fwd_causal_hopper2_longest_lanes_first_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        BLOCK_M,
+        BLOCK_N,
+    )
+    last_n, n_blocks = keys[0], keys[1]
+    start_m += 64 * GROUP
+    diagonal = seqlen_k - seqlen_q
+
+    # -- the tile's first blocks, down to what this consumer's own rows see: skipped --
+    keys = _attn_fwd_causal_hopper2_longest_lanes_first_keys(
+        start_m,
+        seqlen_q,
+        seqlen_k,
+        64,
+        BLOCK_N,
+    )
+    own_last_n, _, n_full = keys
+    first = gl.maximum(last_n - own_last_n, 0) // BLOCK_N  # 0 if the rows see no key: they mask what comes
+    for i in range(first):
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+
+    # For rows past the end one block is enough.
+    end = gl.where(start_m < seqlen_q, n_blocks, first + 1)
+    offs_m = start_m + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
+    m_i = gl.full([64], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))  # running row maximum of qk
+    l_i = gl.zeros([64, 4], gl.float32, layout=LANES)  # running row sum, of what each thread of a row has seen
+    acc = gl.zeros([64, BLOCK_DV], gl.float32, layout=OUTPUT)
+
+    # -- the last block, the only one that may reach past the end: its scores only --
+    start_n = last_n - first * BLOCK_N
+    q = _gl_arrived(q_smem, q_full, turn * GROUPS + GROUP)
+    k = _gl_arrived(k_smem, k_full, count + first)
+    qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    qk = warpgroup_mma_wait(0, deps=(qk,))
+    _gl_release(k_empty, count + first)
+    keys = (start_n + offs_n)[None, :]
+    keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+    qk = gl.where(keep, qk, float("-inf"))
+    m_ij = gl.maximum(m_i, gl.max(qk, 1))
+    m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+    p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+    alpha = gl.exp2((m_i - m_safe) * qk_scale)
+    l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+    l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+    m_i = m_ij
+    weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+    _gl_arrived(v_smem, v_full, count + first)
+
+    # -- the other blocks: scores of one, then the output of the one before --
+    for i in range(first + 1, end):
+        start_n = last_n - i * BLOCK_N
+        k = _gl_arrived(k_smem, k_full, count + i)
+        qk = warpgroup_mma(q, k.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        v = v_smem.index((count + i - 1) % v_smem.type.shape[0])
+        acc = warpgroup_mma(weights, v, acc, is_async=True)
+        qk = warpgroup_mma_wait(1, deps=(qk,))
+        _gl_release(k_empty, count + i)
+        if start_n >= n_full:
+            keys = (start_n + offs_n)[None, :]
+            keep = keys <= gl.minimum(offs_m + diagonal, seqlen_k - 1)[:, None]
+            qk = gl.where(keep, qk, float("-inf"))
+        m_ij = gl.maximum(m_i, gl.max(qk, 1))
+        m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
+        alpha = gl.exp2((m_i - m_safe) * qk_scale)
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
+        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        _gl_arrived(v_smem, v_full, count + i)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        _gl_release(v_empty, count + i - 1)
+        acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, OUTPUT))[:, None]
+        p = gl.exp2((qk - m_safe[:, None]) * qk_scale)
+        l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, LANES))[:, None]
+        l_i += gl.convert_layout(gl.sum(gl.sum(p.reshape([64, BLOCK_N // 8, 4, 2]), 3), 1), LANES)
+        m_i = m_ij
+        weights = gl.convert_layout(p.to(Out.dtype), WEIGHTS)
+
+    # -- the output of the first block, and the end --
+    v = v_smem.index((count + end - 1) % v_smem.type.shape[0])
+    acc = warpgroup_mma(weights, v, acc, is_async=True)
+    l_i = gl.convert_layout(gl.sum(l_i, 1), gl.SliceLayout(1, SCORES))
+    lse = (m_i * qk_scale + gl.log2(l_i)) * LN2
+    gl.store(Lse + off_zh.to(gl.int64) * seqlen_q + offs_m, lse, mask=offs_m < seqlen_q)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    _gl_release(v_empty, count + end - 1)
+    for i in range(end, n_blocks):  # the blocks that are left: its rows do not see them
+        _gl_arrived(k_smem, k_full, count + i)  # released sooner, it would count for the block before in its slot
+        _gl_release(k_empty, count + i)
+        _gl_arrived(v_smem, v_full, count + i)
+        _gl_release(v_empty, count + i)
+    # A row that saw no key has l_i = 0: its output is 0 and its lse -inf.
+    inverse = gl.convert_layout(1.0 / gl.where(l_i == 0.0, 1.0, l_i), gl.SliceLayout(1, OUTPUT))
+    out = (acc * inverse[:, None]).to(Out.dtype)
+    q.store(out)  # which has served
+    fence_async_shared()
+    _tma_store(Out, [off_z, off_h, start_m, 0], q)
+    tma.store_wait(0)
+    _gl_release(q_empty, GROUP)
+
+
+@_gluon_jit(do_not_specialize=SIZES)
+def _attn_fwd_causal_hopper2_longest_lanes_first(
+    Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
+    K,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM]
+    V,  # descriptor of [Z, nheads_q // qhead_per_kvhead, seqlen_k, HEAD_DIM_V]
+    Out,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM_V]
+    Lse,  # [Z, nheads_q, seqlen_q], fp32, contiguous
+    qk_scale,  # log2(e) times the factor from qk to natural-log scores
+    num_heads,  # Z * nheads_q
+    nheads_q,
+    qhead_per_kvhead,
+    seqlen_q,
+    seqlen_k,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr,
+    NUM_BUFFERS: tl.constexpr,
+):
+    """Out = softmax(scores) V and its Lse, of BLOCK_M queries; causal."""
+    GROUPS: tl.constexpr = BLOCK_M // 64
+    q_smem = _gl_tiles(Q, GROUPS, 64, BLOCK_D)
+    k_smem = _gl_tiles(K, NUM_BUFFERS, BLOCK_N, BLOCK_D)
+    v_smem = _gl_tiles(V, NUM_BUFFERS, BLOCK_N, BLOCK_DV)
+    q_full, q_empty = _gl_barriers(GROUPS, 1), _gl_barriers(GROUPS, 1)
+    k_full, k_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    v_full, v_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, GROUPS)
+    rings = (q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    scales = (qk_scale,)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    gl.warp_specialize(
+        [
+            (
+                _attn_fwd_causal_hopper2_longest_lanes_first_fetch,
+                (Q, K, V, rings, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_lanes_first_attend,
+                (0, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
+            ),
+            (
+                _attn_fwd_causal_hopper2_longest_lanes_first_attend,
                 (1, Out, Lse, rings, scales, sizes, HEADS_PER_GROUP),
             ),
         ],
@@ -3620,7 +4132,7 @@ def _attn_bwd_dq_full_tma(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_held_fetch(
+def _attn_bwd_full_hopper64_persistent_held_fetch(
     Q,
     K,
     V,
@@ -3628,43 +4140,50 @@ def _attn_bwd_full_hopper64_held_fetch(
     Lse2,
     Delta,
     rings,
+    kv_empty,
     sizes,
 ):
     """The producer: brings the tile's K and V to shared memory, then block after block of Q, dO, lse2 and delta."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
-    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     GROUPS: tl.constexpr = k_smem.type.shape[0]
     BLOCK_N: tl.constexpr = 64 * GROUPS
     NUM_BUFFERS: tl.constexpr = q_smem.type.shape[0]
-    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
-    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
-    off_zhk = gl.program_id(0) // num_n_blocks
-    nheads_k = nheads_q // qhead_per_kvhead
-    off_z = off_zhk // nheads_k
-    off_hk = off_zhk % nheads_k
-    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
-    mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
-    for group in gl.static_range(GROUPS):
-        _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
-        _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
-    for step in range(qhead_per_kvhead * num_m_blocks):
-        off_h = off_hk * qhead_per_kvhead + step // num_m_blocks
-        start_m = m_begin + step % num_m_blocks * BLOCK_M
-        offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
-        row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
-        lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
-        delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
-        _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
-        _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
-        lse_smem.index(step % NUM_BUFFERS).store(lse2)
-        delta_smem.index(step % NUM_BUFFERS).store(delta)
-        _gl_sync()  # of the warps that stored
-        mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
+        mbarrier.expect(kv_full.index(0), GROUPS * (K.block_type.nbytes + V.block_type.nbytes))
+        for group in gl.static_range(GROUPS):
+            _tma_load(K, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), k_smem.index(group))
+            _tma_load(V, [off_z, off_hk, start_n + 64 * group, 0], kv_full.index(0), v_smem.index(group))
+        for i in range(qhead_per_kvhead * num_m_blocks):
+            step = count + i
+            off_h = off_hk * qhead_per_kvhead + i // num_m_blocks
+            start_m = m_begin + i % num_m_blocks * BLOCK_M
+            offs_m = start_m + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [4], [0]))
+            row = (off_z * nheads_q + off_h).to(gl.int64) * seqlen_q
+            lse2 = gl.load(Lse2 + row + offs_m, mask=offs_m < seqlen_q, other=float("inf"))
+            delta = gl.load(Delta + row + offs_m, mask=offs_m < seqlen_q, other=0.0)
+            _gl_fetch(Q, off_z, off_h, start_m, q_smem, q_full, q_empty, step)
+            _gl_fetch(DO, off_z, off_h, start_m, do_smem, do_full, do_empty, step)
+            lse_smem.index(step % NUM_BUFFERS).store(lse2)
+            delta_smem.index(step % NUM_BUFFERS).store(delta)
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(row_full.index(step % NUM_BUFFERS), count=1)
+        count += qhead_per_kvhead * num_m_blocks
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_held_attend(
+def _attn_bwd_full_hopper64_persistent_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -3672,15 +4191,16 @@ def _attn_bwd_full_hopper64_held_attend(
     rings,
     ds_smem,
     dq_smem,
+    grad_smem,
     ds_full,
-    done,
+    kv_empty,
     scales,
     sizes,
 ):
     """A consumer: dK and dV of the GROUP-th 64 keys, from scores [keys, queries], and its half of the tile's dQ."""
     q_smem, do_smem, lse_smem, delta_smem, k_smem, v_smem, q_full, q_empty, do_full, do_empty, row_full, kv_full = rings
     qk_scale, softmax_scale = scales
-    nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
+    num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k = sizes
     BLOCK_M: tl.constexpr = q_smem.type.shape[1]
     BLOCK_N: tl.constexpr = 64 * k_smem.type.shape[0]
     BLOCK_D: tl.constexpr = k_smem.type.shape[2]
@@ -3691,85 +4211,92 @@ def _attn_bwd_full_hopper64_held_attend(
     VALUES: tl.constexpr = _gl_accumulator(BLOCK_DV)
     DQ_COLUMNS: tl.constexpr = dq_smem.type.shape[1] // 2
     QUERIES: tl.constexpr = _gl_accumulator(DQ_COLUMNS)
-    num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
-    start_n = gl.program_id(0) % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
-    off_zhk = gl.program_id(0) // num_n_blocks
-    nheads_k = nheads_q // qhead_per_kvhead
-    off_z = off_zhk // nheads_k
-    off_hk = off_zhk % nheads_k
-    m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
-    start_n += 64 * GROUP
     offs_n = gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
     zeros = gl.zeros([64, BLOCK_M], gl.float32, layout=SCORES)
     dq_zeros = gl.zeros([64, DQ_COLUMNS], gl.float32, layout=QUERIES)
-    dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
-    dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
-    mbarrier.wait(kv_full.index(0), 0)
-    k, v = k_smem.index(GROUP), v_smem.index(GROUP)
-    num_steps = qhead_per_kvhead * num_m_blocks
-    off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
-    first_m = m_begin
-    start_m = first_m
-    for step in range(num_steps):
-        # -- scores and dP: qk, p, dp [64, BLOCK_M] --
-        q = _gl_arrived(q_smem, q_full, step)
-        qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        do = _gl_arrived(do_smem, do_full, step)
-        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
-        lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
-        qk = warpgroup_mma_wait(1, deps=(qk,))
-        p = gl.exp2(qk * qk_scale - lse2[None, :])
-        if start_n + 64 > seqlen_k:
-            p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
-        # -- gradients, each of whose matmuls runs beside what follows it --
-        weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
-        dv = warpgroup_mma(weights, do, dv, is_async=True)
-        dp = warpgroup_mma_wait(1, deps=(dp,))
-        delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
-        ds = (p * (dp - delta[None, :])).to(DK.dtype)
-        # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
-        # with that of step - 2.
-        ds_smem.index(step % 2 * 2 + GROUP).store(ds)
-        fence_async_shared()
-        _gl_sync()  # of the warps that stored
-        mbarrier.arrive(ds_full.index(step % 2), count=1)
-        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
-        dk = warpgroup_mma(weights, q, dk, is_async=True)
-        # -- dQ of this block from all keys of the tile: half of its columns each --
-        mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
-        first = ds_smem.index(step % 2 * 2).permute((1, 0))
-        second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
-        half: tl.constexpr = GROUP * DQ_COLUMNS
-        dq = warpgroup_mma(
-            first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
-        )
-        dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
-        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
-        _gl_release(do_empty, step)
-        _gl_release(q_empty, step)
-        tma.store_wait(0)  # for the last step's dQ to have left
-        # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
-        held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
-        dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
-        fence_async_shared()
-        _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
-        start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
-        off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+    count = 0  # blocks of queries so far
+    for turn in range(_gl_turns(num_heads * gl.cdiv(seqlen_k, BLOCK_N))):
+        tile = _gl_tile(turn)
+        num_n_blocks = gl.cdiv(seqlen_k, BLOCK_N)
+        start_n = tile % num_n_blocks * BLOCK_N  # of causal tiles the longest come first
+        off_zhk = tile // num_n_blocks
+        nheads_k = nheads_q // qhead_per_kvhead
+        off_z = off_zhk // nheads_k
+        off_hk = off_zhk % nheads_k
+        m_begin, num_m_blocks = 0, gl.cdiv(seqlen_q, BLOCK_M)
+        start_n += 64 * GROUP
+        dk = gl.zeros([64, BLOCK_D], gl.float32, layout=KEYS)
+        dv = gl.zeros([64, BLOCK_DV], gl.float32, layout=VALUES)
+        mbarrier.wait(kv_full.index(0), turn & 1)
+        k, v = k_smem.index(GROUP), v_smem.index(GROUP)
+        num_steps = qhead_per_kvhead * num_m_blocks
+        off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
+        first_m = m_begin
+        start_m = first_m
+        for i in range(num_steps):
+            step = count + i
+            # -- scores and dP: qk, p, dp [64, BLOCK_M] --
+            q = _gl_arrived(q_smem, q_full, step)
+            qk = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            do = _gl_arrived(do_smem, do_full, step)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            mbarrier.wait(row_full.index(step % NUM_BUFFERS), step // NUM_BUFFERS & 1)
+            lse2 = lse_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            qk = warpgroup_mma_wait(1, deps=(qk,))
+            p = gl.exp2(qk * qk_scale - lse2[None, :])
+            if start_n + 64 > seqlen_k:
+                p = gl.where((start_n + offs_n)[:, None] < seqlen_k, p, 0.0)
+            # -- gradients, each of whose matmuls runs beside what follows it --
+            weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=(dp,))
+            delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
+            ds = (p * (dp - delta[None, :])).to(DK.dtype)
+            # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
+            # with that of step - 2.
+            ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+            fence_async_shared()
+            _gl_sync()  # of the warps that stored
+            mbarrier.arrive(ds_full.index(step % 2), count=1)
+            weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+            dk = warpgroup_mma(weights, q, dk, is_async=True)
+            # -- dQ of this block from all keys of the tile: half of its columns each --
+            mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
+            first = ds_smem.index(step % 2 * 2).permute((1, 0))
+            second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+            half: tl.constexpr = GROUP * DQ_COLUMNS
+            dq = warpgroup_mma(
+                first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+            )
+            dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+            dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+            _gl_release(do_empty, step)
+            _gl_release(q_empty, step)
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
+            off_h = gl.where(start_m == first_m, off_h + 1, off_h)
 
-    tma.store_wait(0)
-    mbarrier.arrive(done.index(0), count=1)
-    mbarrier.wait(done.index(0), 0)  # for the other group to have multiplied with this one's K
-    k.store((dk * softmax_scale).to(DK.dtype))
-    v.store(dv.to(DV.dtype))
-    fence_async_shared()
-    _tma_store(DK, [off_z, off_hk, start_n, 0], k)
-    _tma_store(DV, [off_z, off_hk, start_n, 0], v)
+        _gl_release(kv_empty, turn)
+        # dK leaves, then dV, while the next tile's K and V come.
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store((dk * softmax_scale).to(DK.dtype))
+        fence_async_shared()
+        _tma_store(DK, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        tma.store_wait(0)
+        grad_smem.index(GROUP).store(dv.to(DV.dtype))
+        fence_async_shared()
+        _tma_store(DV, [off_z, off_hk, start_n, 0], grad_smem.index(GROUP))
+        count += num_steps
     tma.store_wait(0)
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_full_hopper64_held(
+def _attn_bwd_full_hopper64_persistent_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -3781,6 +4308,7 @@ def _attn_bwd_full_hopper64_held(
     Delta,  # [Z, nheads_q, seqlen_q], fp32, contiguous
     qk_scale,  # log2(e) times the factor from qk to natural-log scores
     softmax_scale,
+    num_heads,  # Z * nheads_k
     nheads_q,
     qhead_per_kvhead,
     seqlen_q,
@@ -3800,7 +4328,8 @@ def _attn_bwd_full_hopper64_held(
     q_full, q_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     do_full, do_empty = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(NUM_BUFFERS, 2)
     row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
-    ds_full, done = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
+    ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
     rings = (
         q_smem,
         do_smem,
@@ -3816,20 +4345,20 @@ def _attn_bwd_full_hopper64_held(
         kv_full,
     )
     scales = (qk_scale, softmax_scale)
-    sizes = (nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
+    sizes = (num_heads, nheads_q, qhead_per_kvhead, seqlen_q, seqlen_k)
     gl.warp_specialize(
         [
             (
-                _attn_bwd_full_hopper64_held_fetch,
-                (Q, K, V, DO, Lse2, Delta, rings, sizes),
+                _attn_bwd_full_hopper64_persistent_held_fetch,
+                (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_held_attend,
-                (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_full_hopper64_persistent_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_held_attend,
-                (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, done, scales, sizes),
+                _attn_bwd_full_hopper64_persistent_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -3838,7 +4367,7 @@ def _attn_bwd_full_hopper64_held(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_later_held_fetch(
+def _attn_bwd_full_hopper64_later_held_dk_on_fetch(
     Q,
     K,
     V,
@@ -3882,7 +4411,7 @@ def _attn_bwd_full_hopper64_later_held_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_full_hopper64_later_held_attend(
+def _attn_bwd_full_hopper64_later_held_dk_on_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -3960,8 +4489,6 @@ def _attn_bwd_full_hopper64_later_held_attend(
         fence_async_shared()
         _gl_sync()  # of the warps that stored
         mbarrier.arrive(ds_full.index(slot), count=1)
-        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
-        dk = warpgroup_mma(weights, q, dk, is_async=True)
         # -- dQ of the last block from all keys of the tile: half of its columns each --
         mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
         first = ds_smem.index(step % 2 * 2).permute((1, 0))
@@ -3971,9 +4498,11 @@ def _attn_bwd_full_hopper64_later_held_attend(
             first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
         )
         dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
-        dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
+        # -- dK, which is multiplied while dQ is stored --
+        weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
+        dk = warpgroup_mma(weights, q, dk, is_async=True)
+        dv, dq = warpgroup_mma_wait(1, deps=(dv, dq))
         _gl_release(do_empty, step)
-        _gl_release(q_empty, step)
         _gl_release(ds_empty, step)
         tma.store_wait(0)  # for the last step's dQ to have left
         # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
@@ -3981,6 +4510,8 @@ def _attn_bwd_full_hopper64_later_held_attend(
         dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
         fence_async_shared()
         _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        dk = warpgroup_mma_wait(0, deps=(dk,))
+        _gl_release(q_empty, step)
         last_h, last_m = off_h, start_m
         start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
         off_h = gl.where(start_m == first_m, off_h + 1, off_h)
@@ -4015,7 +4546,7 @@ def _attn_bwd_full_hopper64_later_held_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_full_hopper64_later_held(
+def _attn_bwd_full_hopper64_later_held_dk_on(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -4067,15 +4598,15 @@ def _attn_bwd_full_hopper64_later_held(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_full_hopper64_later_held_fetch,
+                _attn_bwd_full_hopper64_later_held_dk_on_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_later_held_attend,
+                _attn_bwd_full_hopper64_later_held_dk_on_attend,
                 (0, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
             (
-                _attn_bwd_full_hopper64_later_held_attend,
+                _attn_bwd_full_hopper64_later_held_dk_on_attend,
                 (1, DQ, DK, DV, rings, ds_smem, dq_smem, ds_full, ds_empty, done, scales, sizes),
             ),
         ],
@@ -5441,7 +5972,7 @@ def _attn_bwd_dq_causal_tma(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_held_queries(
+def _attn_bwd_causal_hopper64_persistent_later_held_queries(
     start_n,
     seqlen_q,
     seqlen_k,
@@ -5459,7 +5990,7 @@ def _attn_bwd_causal_hopper64_persistent_held_queries(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_held_fetch(
+def _attn_bwd_causal_hopper64_persistent_later_held_fetch(
     Q,
     K,
     V,
@@ -5486,7 +6017,7 @@ def _attn_bwd_causal_hopper64_persistent_held_fetch(
         nheads_k = nheads_q // qhead_per_kvhead
         off_z = off_zhk // nheads_k
         off_hk = off_zhk % nheads_k
-        queries = _attn_bwd_causal_hopper64_persistent_held_queries(
+        queries = _attn_bwd_causal_hopper64_persistent_later_held_queries(
             start_n,
             seqlen_q,
             seqlen_k,
@@ -5517,7 +6048,7 @@ def _attn_bwd_causal_hopper64_persistent_held_fetch(
 
 
 @_gluon_jit
-def _attn_bwd_causal_hopper64_persistent_held_attend(
+def _attn_bwd_causal_hopper64_persistent_later_held_attend(
     GROUP: tl.constexpr,
     DQ,
     DK,
@@ -5527,6 +6058,7 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
     dq_smem,
     grad_smem,
     ds_full,
+    ds_empty,
     kv_empty,
     scales,
     sizes,
@@ -5557,7 +6089,7 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
         nheads_k = nheads_q // qhead_per_kvhead
         off_z = off_zhk // nheads_k
         off_hk = off_zhk % nheads_k
-        queries = _attn_bwd_causal_hopper64_persistent_held_queries(
+        queries = _attn_bwd_causal_hopper64_persistent_later_held_queries(
             start_n,
             seqlen_q,
             seqlen_k,
@@ -5576,6 +6108,15 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
         off_h, end_m = off_hk * qhead_per_kvhead, m_begin + num_m_blocks * BLOCK_M
         first_m = m_begin
         start_m = first_m
+        # Each step multiplies the dS of the one before, for which it need not wait; before the first step it is zeros.
+        slot = (count + turn) % 2
+        mbarrier.wait(ds_empty.index(slot), ((count + turn) // 2 & 1) ^ 1)
+        ds_smem.index(slot * 2 + GROUP).store(zeros.to(DK.dtype))
+        fence_async_shared()
+        _gl_sync()  # of the warps that stored
+        mbarrier.arrive(ds_full.index(slot), count=1)
+        # Not off_h and start_m: a name that a loop gives what it held before, by way of others, triton does not carry.
+        last_h, last_m = off_hk * qhead_per_kvhead, 0
         for i in range(num_steps):
             step = count + i
             # -- scores and dP: qk, p, dp [64, BLOCK_M] --
@@ -5588,10 +6129,8 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             p = gl.exp2(qk * qk_scale - lse2[None, :])
             if start_m < m_full:
-                # With start_m in it, which changes: what stays the same in every step would be kept in registers.
-                # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
-                seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
-                keep = offs_n[:, None] <= seen[None, :]
+                seen = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES)) + diagonal
+                keep = (start_n + offs_n)[:, None] <= gl.minimum(seen, seqlen_k - 1)[None, :]
                 p = gl.where(keep, p, 0.0)
             # -- gradients, each of whose matmuls runs beside what follows it --
             weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
@@ -5599,18 +6138,18 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
             dp = warpgroup_mma_wait(1, deps=(dp,))
             delta = delta_smem.index(step % NUM_BUFFERS).load(gl.SliceLayout(0, SCORES))
             ds = (p * (dp - delta[None, :])).to(DK.dtype)
-            # Two tiles of dS are enough: a group that is here has dS of step - 1 from the other, which was then done
-            # with that of step - 2.
-            ds_smem.index(step % 2 * 2 + GROUP).store(ds)
+            slot = (step + turn + 1) % 2
+            mbarrier.wait(ds_empty.index(slot), ((step + turn + 1) // 2 & 1) ^ 1)
+            ds_smem.index(slot * 2 + GROUP).store(ds)
             fence_async_shared()
             _gl_sync()  # of the warps that stored
-            mbarrier.arrive(ds_full.index(step % 2), count=1)
+            mbarrier.arrive(ds_full.index(slot), count=1)
             weights = gl.convert_layout(ds, gl.DotOperandLayout(operand_index=0, parent=KEYS, k_width=2))
             dk = warpgroup_mma(weights, q, dk, is_async=True)
-            # -- dQ of this block from all keys of the tile: half of its columns each --
-            mbarrier.wait(ds_full.index(step % 2), step // 2 & 1)
-            first = ds_smem.index(step % 2 * 2).permute((1, 0))
-            second = ds_smem.index(step % 2 * 2 + 1).permute((1, 0))
+            # -- dQ of the last block from all keys of the tile: half of its columns each --
+            mbarrier.wait(ds_full.index((step + turn) % 2), (step + turn) // 2 & 1)
+            first = ds_smem.index((step + turn) % 2 * 2).permute((1, 0))
+            second = ds_smem.index((step + turn) % 2 * 2 + 1).permute((1, 0))
             half: tl.constexpr = GROUP * DQ_COLUMNS
             dq = warpgroup_mma(
                 first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
@@ -5619,14 +6158,35 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
             dv, dk, dq = warpgroup_mma_wait(0, deps=(dv, dk, dq))
             _gl_release(do_empty, step)
             _gl_release(q_empty, step)
+            _gl_release(ds_empty, step + turn)
             tma.store_wait(0)  # for the last step's dQ to have left
             # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
             held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
             dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
             fence_async_shared()
-            _tma_add(DQ, [off_z, off_h, start_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+            last_h, last_m = off_h, start_m
             start_m = gl.where(start_m + BLOCK_M == end_m, m_begin, start_m + BLOCK_M)
             off_h = gl.where(start_m == first_m, off_h + 1, off_h)
+
+        if num_steps > 0:
+            step = count + num_steps  # the number of the dS that is left
+            mbarrier.wait(ds_full.index((step + turn) % 2), (step + turn) // 2 & 1)
+            first = ds_smem.index((step + turn) % 2 * 2).permute((1, 0))
+            second = ds_smem.index((step + turn) % 2 * 2 + 1).permute((1, 0))
+            half: tl.constexpr = GROUP * DQ_COLUMNS
+            dq = warpgroup_mma(
+                first, k_smem.index(0).slice(half, DQ_COLUMNS, dim=1), dq_zeros, use_acc=False, is_async=True
+            )
+            dq = warpgroup_mma(second, k_smem.index(1).slice(half, DQ_COLUMNS, dim=1), dq, is_async=True)
+            dq = warpgroup_mma_wait(0, deps=(dq,))
+            tma.store_wait(0)  # for the last step's dQ to have left
+            # 16 bytes a thread, of rows r and r + 8, a thread's beside the next's: [columns / 8, warp, r, columns, row]
+            held = dq.reshape([4, 2, 8, DQ_COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
+            dq_smem.index(GROUP).store(held.reshape([2 * DQ_COLUMNS, 32]))
+            fence_async_shared()
+            _tma_add(DQ, [off_z, last_h, last_m * (BLOCK_D // 32) + 2 * DQ_COLUMNS * GROUP, 0], dq_smem.index(GROUP))
+        _gl_release(ds_empty, count + num_steps + turn)
 
         _gl_release(kv_empty, turn)
         # dK leaves, then dV, while the next tile's K and V come.
@@ -5643,7 +6203,7 @@ def _attn_bwd_causal_hopper64_persistent_held_attend(
 
 
 @_gluon_jit(do_not_specialize=SIZES)
-def _attn_bwd_causal_hopper64_persistent_held(
+def _attn_bwd_causal_hopper64_persistent_later_held(
     Q,  # descriptor of [Z, nheads_q, seqlen_q, HEAD_DIM]
     K,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM]
     V,  # descriptor of [Z, nheads_k, seqlen_k, HEAD_DIM_V]
@@ -5677,6 +6237,7 @@ def _attn_bwd_causal_hopper64_persistent_held(
     row_full, kv_full = _gl_barriers(NUM_BUFFERS, 1), _gl_barriers(1, 1)
     grad_smem = _gl_tiles(K, 2, 64, BLOCK_D)
     ds_full, kv_empty = _gl_barriers(2, 2), _gl_barriers(1, 2)
+    ds_empty = _gl_barriers(2, 2)
     rings = (
         q_smem,
         do_smem,
@@ -5696,16 +6257,16 @@ def _attn_bwd_causal_hopper64_persistent_held(
     gl.warp_specialize(
         [
             (
-                _attn_bwd_causal_hopper64_persistent_held_fetch,
+                _attn_bwd_causal_hopper64_persistent_later_held_fetch,
                 (Q, K, V, DO, Lse2, Delta, rings, kv_empty, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_persistent_held_attend,
-                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+                _attn_bwd_causal_hopper64_persistent_later_held_attend,
+                (0, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
             ),
             (
-                _attn_bwd_causal_hopper64_persistent_held_attend,
-                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, kv_empty, scales, sizes),
+                _attn_bwd_causal_hopper64_persistent_later_held_attend,
+                (1, DQ, DK, DV, rings, ds_smem, dq_smem, grad_smem, ds_full, ds_empty, kv_empty, scales, sizes),
             ),
         ],
         worker_num_warps=[4, 4],
@@ -5873,10 +6434,8 @@ def _attn_bwd_causal_hopper64_persistent_groups_later_held_attend(
             qk = warpgroup_mma_wait(1, deps=(qk,))
             p = gl.exp2(qk * qk_scale - lse2[None, :])
             if start_m < m_full:
-                # With start_m in it, which changes: what stays the same in every step would be kept in registers.
-                # Keys past the end are seen only by queries past theirs, whose lse2 is infinite.
-                seen = start_m + diagonal - start_n + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES))
-                keep = offs_n[:, None] <= seen[None, :]
+                seen = start_m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, SCORES)) + diagonal
+                keep = (start_n + offs_n)[:, None] <= gl.minimum(seen, seqlen_k - 1)[None, :]
                 p = gl.where(keep, p, 0.0)
             # -- gradients, each of whose matmuls runs beside what follows it --
             weights = gl.convert_layout(p.to(DK.dtype), gl.DotOperandLayout(operand_index=0, parent=VALUES, k_width=2))
@@ -8532,7 +9091,7 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_full_hopper3_persistent_pingpong_fused_q2,
+            _attn_fwd_full_hopper3_persistent_pingpong_fused_lanes_q2,
             BLOCK_M=192,
             BLOCK_N=128,
             num_warps=4,
@@ -8564,15 +9123,31 @@ NVIDIA_H200 = (
         head_dim=64,
         head_dim_v=64,
         variant="causal",
-        max_seqlen_k=None,
+        max_seqlen_k=8192,
         config=HopperConfig(
-            _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_q2,
+            _attn_fwd_causal_hopper3_persistent_longest_pingpong_fused_lanes_q2,
             BLOCK_M=192,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             heads_per_group=8,
             programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=64,
+        head_dim_v=64,
+        variant="causal",
+        max_seqlen_k=None,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper3_longest_fused_lanes_first,
+            BLOCK_M=192,
+            BLOCK_N=128,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
         ),
     ),
     Rule(
@@ -8631,15 +9206,26 @@ NVIDIA_H200 = (
         head_dim=128,
         head_dim_v=128,
         variant="full",
-        max_seqlen_k=None,
+        max_seqlen_k=8192,
         config=HopperConfig(
-            _attn_fwd_full_hopper2_persistent_tilekeys_fused_q2,
+            _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
             heads_per_group=8,
             programs_per_sm=1,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=128,
+        head_dim_v=128,
+        variant="full",
+        max_seqlen_k=None,
+        config=HopperConfig(
+            _attn_fwd_full_hopper2_tilekeys_fused_lanes, BLOCK_M=128, BLOCK_N=128, num_warps=4, num_stages=2
         ),
     ),
     Rule(
@@ -8650,7 +9236,7 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=2048,
         config=HopperConfig(
-            _attn_fwd_causal_hopper2_persistent_tilekeys_fused_q2,
+            _attn_fwd_causal_hopper2_persistent_longest_pingpong_tilekeys_fused_lanes_q2,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
@@ -8667,13 +9253,12 @@ NVIDIA_H200 = (
         variant="causal",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_causal_hopper2_persistent_longest_tilekeys_fused_q2,
+            _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first,
             BLOCK_M=128,
             BLOCK_N=128,
             num_warps=4,
             num_stages=2,
-            heads_per_group=4096,
-            programs_per_sm=1,
+            heads_per_group=8,
         ),
     ),
     Rule(
@@ -8725,9 +9310,25 @@ NVIDIA_H200 = (
         head_dim=256,
         head_dim_v=256,
         variant="causal",
+        max_seqlen_k=8192,
+        config=HopperConfig(
+            _attn_fwd_causal_hopper2_longest_lanes_first,
+            BLOCK_M=128,
+            BLOCK_N=64,
+            num_warps=4,
+            num_stages=2,
+            heads_per_group=8,
+        ),
+    ),
+    Rule(
+        op="forward",
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dim=256,
+        head_dim_v=256,
+        variant="causal",
         max_seqlen_k=None,
         config=HopperConfig(
-            _attn_fwd_causal_hopper2_longest, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2, heads_per_group=8
+            _attn_fwd_causal_hopper2_longest_lanes_first, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=2
         ),
     ),
     Rule(
@@ -8896,9 +9497,9 @@ NVIDIA_H200 = (
         head_dim=128,
         head_dim_v=128,
         variant="full",
-        max_seqlen_k=2048,
+        max_seqlen_k=724,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper64_held,
+            _attn_bwd_full_hopper64_persistent_held,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,
@@ -8906,6 +9507,7 @@ NVIDIA_H200 = (
             dq_columns=64,
             finish=_attn_bwd_finish_held,
             dq_as_held=True,
+            programs_per_sm=1,
         ),
     ),
     Rule(
@@ -8916,7 +9518,7 @@ NVIDIA_H200 = (
         variant="full",
         max_seqlen_k=None,
         config=HopperBackwardConfig(
-            _attn_bwd_full_hopper64_later_held,
+            _attn_bwd_full_hopper64_later_held_dk_on,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,
@@ -8946,9 +9548,9 @@ NVIDIA_H200 = (
         head_dim=128,
         head_dim_v=128,
         variant="causal",
-        max_seqlen_k=2048,
+        max_seqlen_k=5792,
         config=HopperBackwardConfig(
-            _attn_bwd_causal_hopper64_persistent_held,
+            _attn_bwd_causal_hopper64_persistent_later_held,
             BLOCK_M=64,
             BLOCK_N=128,
             num_warps=4,

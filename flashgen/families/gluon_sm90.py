@@ -157,6 +157,8 @@ class GluonSm90Family(Family):
             return "fp8 has a softmax of its own"
         if spec.is_fp8 and config.pack_gqa:
             return "in fp8 each head has a descale factor of its own"
+        if config.rescale_first and config.num_stages == 1:
+            return "rescale_first awaits a block's V while the one before is still in its place: it takes 2 num_stages"
         if config.groups == 1 and (config.ping_pong or not config.own_keys):
             return "one consumer has no turns to take, and sees the tile's keys"
         return None
@@ -209,24 +211,23 @@ class GluonSm90Family(Family):
         return "_".join(name for name, present in parts.items() if present)
 
     def likely_good(self, spec: AttentionSpec, target: GpuTarget) -> tuple[KernelConfig, ...]:
-        # What was fastest on an H200 (benchmarks/notes.md): programs that stay and take turns, where two Qs fit.
+        # What was fastest on an H200 (benchmarks/notes.md): programs that stay and take turns, where two Qs fit, and
+        # programs of a tile each, whose heads come one by one or eight at a time.
         masked = spec.causal or spec.window
         wide = max(spec.block_d, spec.block_dv)
-        tiles = _likely_tiles(wide, spec.is_fp8)
+        tiles, softmaxes = _likely_tiles(wide, spec.is_fp8), _likely_softmaxes(wide, spec.is_fp8)
         stays: dict[str, Knob] = {"programs_per_sm": 1, "q_stages": 1 if wide > 128 else 2}
-        staying = [
-            _guess(tile, masked, stays | {"heads_per_group": heads, "ping_pong": ping_pong} | softmax)
-            for tile in tiles
-            for heads, ping_pong in ((8, True), (ALL_HEADS if masked else 8, False))
-            for softmax in _likely_softmaxes(wide, spec.is_fp8)
-        ]
+        in_turn = stays | {"heads_per_group": 8, "ping_pong": True} | softmaxes[0]
+        turns = [_guess(tile, masked, in_turn) for tile in tiles]
         leaving = [
-            _guess(tiles[0], masked, {"heads_per_group": heads} | softmax)
-            for softmax in reversed(_likely_softmaxes(wide, spec.is_fp8))
+            _guess(tiles[0], masked, softmax | {"heads_per_group": heads})
+            for softmax in reversed(softmaxes)
             for heads in (8, 1)
         ]
-        packed = [] if spec.is_fp8 else [replace(staying[0], pack_gqa=True)]
-        return (*staying, *leaving, *packed)
+        stays |= {"heads_per_group": ALL_HEADS if masked else 8}
+        staying = [_guess(tiles[0], masked, stays | softmax) for softmax in softmaxes[:2]]
+        packed = [] if spec.is_fp8 else [replace(turns[0], pack_gqa=True)]
+        return (*turns, *leaving, *staying, *packed)
 
 
 def _likely_tiles(wide: int, is_fp8: bool) -> list[tuple[int, int]]:
