@@ -1,6 +1,6 @@
 """Draws TFLOP/s by row and contender from the samples that `flashgen bench` wrote, a panel for each pass and mask.
 
-python benchmarks/plot_anchors.py benchmarks/h200/anchors.json benchmarks/h200-anchors.png
+python benchmarks/plot_anchors.py benchmarks/h200/anchors-{forward,backward}.json benchmarks/h200-anchors.png
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ def label(row: dict[str, Any]) -> str:
     return "\n".join((row["spec"].split("-")[2], row["workload"].split("-")[2]))
 
 
+def passes_of(documents: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]], dict[str, str]]]:
+    """(pass, its rows, facts of the run) for every pass of every run."""
+    return [
+        (name, [row for row in document["rows"] if row["pass"] == name], document["facts"])
+        for document in documents
+        for name in dict.fromkeys(row["pass"] for row in document["rows"])
+    ]
+
+
 def draw_panel(axes: Any, rows: list[dict[str, Any]]) -> None:
     timed = [each["contender"] for each in rows[0]["timed"]]
     names = [name for name in timed if any(tflops(row, name) for row in rows)]
@@ -50,16 +59,14 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("samples", type=Path)
+    parser.add_argument("samples", type=Path, nargs="+", help="one file a run")
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
-    document = json.loads(arguments.samples.read_text())
-    passes = list(dict.fromkeys(row["pass"] for row in document["rows"]))
-    figure, grid = plt.subplots(len(passes), 2, figsize=(13, 4.2 * len(passes)), dpi=110, sharey="row", squeeze=False)
-    for panels, name in zip(grid, passes):
+    runs = passes_of([json.loads(path.read_text()) for path in arguments.samples])
+    figure, grid = plt.subplots(len(runs), 2, figsize=(13, 4.2 * len(runs)), dpi=110, sharey="row", squeeze=False)
+    for panels, (name, rows, facts) in zip(grid, runs):
         for axes, mask in zip(panels, MASKS):
-            draw_panel(axes, [row for row in document["rows"] if row["pass"] == name and row["spec"].endswith(mask)])
-            facts = document["facts"]
+            draw_panel(axes, [row for row in rows if row["spec"].endswith(mask)])
             axes.set_title(f"{name}, {mask}, bf16, {facts['GPU']}, triton {facts['triton']}", fontsize=9)
         panels[0].set_ylabel("TFLOP/s")
         panels[0].legend(fontsize=7)

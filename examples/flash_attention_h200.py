@@ -556,8 +556,8 @@ def _attn_fwd_full_hopper2_persistent_tilekeys_fused_lanes_first_q2_attend(
             excess = gl.where(is_huge, 0.0, gl.fma(m_ij, qk_scale, -scaled))
             alpha = gl.exp2((m_i - m_ij) * qk_scale + (excess - excess_i))
             excess_i = excess
-            # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
-            # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+            # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a
+            # matmul's wait; past a barrier's it does not, so V of this block, which came long ago, is awaited here.
             _gl_arrived(v_smem, v_full, count + i)
             acc = warpgroup_mma_wait(0, deps=(acc,))
             _gl_release(v_empty, count + i - 1)
@@ -1822,8 +1822,8 @@ def _attn_fwd_causal_hopper3_longest_fused_lanes_first_attend(
         excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
         alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
         excess_i = excess
-        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
-        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a
+        # matmul's wait; past a barrier's it does not, so V of this block, which came long ago, is awaited here.
         _gl_arrived(v_smem, v_full, count + i)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _gl_release(v_empty, count + i - 1)
@@ -2331,8 +2331,8 @@ def _attn_fwd_causal_hopper2_longest_tilekeys_fused_lanes_first_attend(
         excess = gl.where(is_huge, 0.0, gl.fma(m_safe, qk_scale, -scaled))
         alpha = gl.exp2((m_i - m_safe) * qk_scale + (excess - excess_i))
         excess_i = excess
-        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
-        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a
+        # matmul's wait; past a barrier's it does not, so V of this block, which came long ago, is awaited here.
         _gl_arrived(v_smem, v_full, count + i)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _gl_release(v_empty, count + i - 1)
@@ -2577,8 +2577,8 @@ def _attn_fwd_causal_hopper2_longest_lanes_first_attend(
         m_ij = gl.maximum(m_i, gl.max(qk, 1))
         m_safe = gl.where(m_ij == float("-inf"), 0.0, m_ij)  # so that a row that has seen no key gets p = 0
         alpha = gl.exp2((m_i - m_safe) * qk_scale)
-        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a matmul's wait;
-        # past a barrier's it does not, so V of this block, which came long ago, is awaited here.
+        # Multiplications fill the time between exponentials. ptxas would move the exponentials up past a
+        # matmul's wait; past a barrier's it does not, so V of this block, which came long ago, is awaited here.
         _gl_arrived(v_smem, v_full, count + i)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _gl_release(v_empty, count + i - 1)
