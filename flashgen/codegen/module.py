@@ -123,7 +123,7 @@ class ModuleView:
         )
         self.has_maxnreg, self.has_merged = self._any_knob("maxnreg"), self._any_knob("merged")
         self.has_dq_as_held, self.has_packs = self._any_knob("dq_as_held"), self._any_knob("pack_gqa")
-        self.has_lane_sums = self._any_knob("lane_sums")
+        self.has_lane_sums, self.has_joint_release = self._any_knob("lane_sums"), self._any_knob("joint_release")
         portable = GpuTable(slug="portable", pattern="", comment=_PORTABLE_COMMENT, rows=content.portable)
         self.tables = [
             _table_view(table, self.has_backward, self.has_dq_as_held) for table in (*content.gpus, portable)

@@ -45,6 +45,7 @@ class GluonSm90Config(KernelConfig):
     lane_sums       each of a row's four threads adds up the P that it holds; they are added to each other at the end
     rescale_first   the output is rescaled before P is computed, not after: its multiplications fill the slots that
                     exponentials leave free, and the matmul before has less time
+    joint_release   with rescale_first: K of a block and V of the one before are released together, by one arrival
     q_stages        tiles of Q in shared memory: with 2 the next Q comes while a tile is computed (persistent)
     pack_gqa        a tile holds queries of up to 16 heads that share their keys, so that few queries fill it too and
                     fetch the keys once; a call takes the greatest power of two that divides its heads a group
@@ -60,13 +61,14 @@ class GluonSm90Config(KernelConfig):
     fused_scale: bool = False
     lane_sums: bool = False
     rescale_first: bool = False
+    joint_release: bool = False
     q_stages: int = 1
     pack_gqa: bool = False
 
     def __post_init__(self) -> None:
         self.require_one_of(_VALUES)
         self.require_positive("heads_per_group")
-        self.require_flags("longest_first", "ping_pong", "own_keys", *_SOFTMAX, "pack_gqa")
+        self.require_flags("longest_first", "ping_pong", "own_keys", *_SOFTMAX, "joint_release", "pack_gqa")
 
     @property
     def groups(self) -> int:
@@ -138,7 +140,7 @@ class GluonSm90Family(Family):
             "ping_pong": (False, True),
             "own_keys": (True, False),
             **dict.fromkeys(_SOFTMAX, (False,) if spec.is_fp8 else (False, True)),
-            "pack_gqa": (False,) if spec.is_fp8 else (False, True),
+            **dict.fromkeys(("joint_release", "pack_gqa"), (False,) if spec.is_fp8 else (False, True)),
         }
 
     def is_idle(self, config: KernelConfig, workloads: Sequence[Workload]) -> bool:
@@ -159,6 +161,8 @@ class GluonSm90Family(Family):
             return "in fp8 each head has a descale factor of its own"
         if config.rescale_first and config.num_stages == 1:
             return "rescale_first awaits a block's V while the one before is still in its place: it takes 2 num_stages"
+        if config.joint_release and not config.rescale_first:
+            return "joint_release is for rescale_first: else V of the block before is done with much later than K"
         if config.groups == 1 and (config.ping_pong or not config.own_keys):
             return "one consumer has no turns to take, and sees the tile's keys"
         return None
@@ -204,6 +208,7 @@ class GluonSm90Family(Family):
             "pingpong": config.ping_pong,
             "tilekeys": not config.own_keys,
             **{short: bool(config.knobs()[name]) for name, short in _SOFTMAX.items()},
+            "joint": config.joint_release,
             f"q{config.q_stages}": config.q_stages > 1,
             "packs": config.pack_gqa,
             "apart": config.needs_o_smem(spec),
@@ -241,7 +246,9 @@ def _likely_softmaxes(wide: int, is_fp8: bool) -> list[dict[str, Knob]]:
     if is_fp8:
         return [{}]
     lanes: dict[str, Knob] = {"fused_scale": wide <= 128, "lane_sums": True}
-    return [lanes, lanes | {"rescale_first": True}, *([{}] if wide > 128 else [])]
+    first = lanes | {"rescale_first": True}
+    joint = [first | {"joint_release": True}] if wide > 64 else []
+    return [lanes, first, *joint, *([{}] if wide > 128 else [])]
 
 
 def _guess(tile: tuple[int, int], longest_first: bool, knobs: dict[str, Knob]) -> GluonSm90Config:

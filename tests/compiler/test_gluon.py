@@ -35,7 +35,11 @@ GOLDENS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
         | {"fused_scale": True, "lane_sums": True, "rescale_first": True},
     ),
     ("window_softcap", (64, 64), {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}),
-    ("causal", (256, 256), {"BLOCK_M": 128, "BLOCK_N": 64, "lane_sums": True, "rescale_first": True}),
+    (
+        "causal",
+        (256, 256),
+        {"BLOCK_M": 128, "BLOCK_N": 64, "lane_sums": True, "rescale_first": True, "joint_release": True},
+    ),
     ("causal", (192, 128), {"BLOCK_M": 128, "BLOCK_N": 64, "programs_per_sm": 1, "pack_gqa": True}),
     ("window", (96, 96), {"BLOCK_M": 128, "BLOCK_N": 128, "programs_per_sm": 1}),
 ]

@@ -61,7 +61,7 @@ def test_longest_first_is_for_masks_only() -> None:
     "knobs",
     [{"BLOCK_M": 96}, {"BLOCK_N": 32}, {"num_warps": 8}, {"num_stages": 0}, {"num_stages": True},
      {"programs_per_sm": 2}, {"ping_pong": 1}, {"own_keys": 0}, {"fused_scale": "yes"}, {"lane_sums": 4},
-     {"rescale_first": 1}, {"pack_gqa": 8},
+     {"rescale_first": 1}, {"joint_release": 1}, {"pack_gqa": 8},
      {"q_stages": 3}, {"heads_per_group": 0}],
 )  # fmt: skip
 def test_a_wrong_knob_is_named(knobs: dict[str, object]) -> None:

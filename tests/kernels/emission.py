@@ -111,7 +111,7 @@ def gluon_rows_of(dtypes: tuple[Dtype, ...]) -> dict[str, tuple[Row, ...]]:
     }
 
 
-NOT_IN_FP8 = ("fused_scale", "lane_sums", "rescale_first", "pack_gqa")
+NOT_IN_FP8 = ("fused_scale", "lane_sums", "rescale_first", "joint_release", "pack_gqa")
 GLUON_KNOBS: dict[str, Any] = {
     "programs_per_sm": 1,
     "longest_first": True,
@@ -121,6 +121,7 @@ GLUON_KNOBS: dict[str, Any] = {
     "fused_scale": True,
     "lane_sums": True,
     "rescale_first": True,
+    "joint_release": True,
     "q_stages": 2,
     "pack_gqa": True,
 }
@@ -153,7 +154,11 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}
     choices |= dict.fromkeys(NOT_IN_FP8, (False,)) if dtype == "fp8" else {}
-    far_apart = {"lane_sums": "own_keys", "rescale_first": "ping_pong"}  # of whose lines each combination says nothing
+    far_apart = {
+        "lane_sums": "own_keys",
+        "rescale_first": "ping_pong",
+        "joint_release": "rescale_first",
+    }  # of whose lines each combination says nothing
     for variant, head_dims, values in product(VARIANTS, ((64, 64), (128, 64)), product(*choices.values())):
         knobs = dict(zip(choices, values))
         if knobs["pack_gqa"] and not knobs["fused_scale"]:

@@ -80,6 +80,9 @@ FAULTS: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("V is released before it has served", {"rescale_first": True},
      "acc = warpgroup_mma_wait(0, deps=(acc,))\n        _gl_release(v_empty, count + i - 1)",
      "_gl_release(v_empty, count + i - 1)\n        acc = warpgroup_mma_wait(0, deps=(acc,))", ""),
+    ("V comes when K of its block may", {"rescale_first": True, "joint_release": True},
+     "empty.index((count + 1) % SLOTS), ((count + 1) // SLOTS & 1) ^ 1",
+     "empty.index(count % SLOTS), (count // SLOTS & 1) ^ 1", ""),
     ("a group stores the rows of another", {}, "start_m += 64 * GROUP", "start_m += 0 * GROUP", ""),
     ("K of the query's head", {}, "off_hk = off_h // qhead_per_kvhead", "off_hk = off_h", ""),
 ]  # fmt: skip

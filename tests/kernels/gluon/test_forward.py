@@ -20,8 +20,8 @@ STRUCTURES: dict[str, dict[str, Any]] = {
     "three_take_turns": {"BLOCK_M": 192, "ping_pong": True, "num_stages": 3},
     "two_q": {"programs_per_sm": 1, "q_stages": 2, "num_stages": 4, "pack_gqa": True},
     "long_blocks": {"BLOCK_N": 128, "programs_per_sm": 1, "ping_pong": True, "heads_per_group": 8},
-    "fused_scale": {"fused_scale": True, "lane_sums": True},
-    "tile_keys": {"BLOCK_M": 192, "own_keys": False, "rescale_first": True},
+    "fused_scale": {"fused_scale": True, "lane_sums": True, "rescale_first": True},
+    "tile_keys": {"BLOCK_M": 192, "own_keys": False, "rescale_first": True, "joint_release": True},
     "all": {
         "BLOCK_M": 192,
         "programs_per_sm": 1,
@@ -31,6 +31,7 @@ STRUCTURES: dict[str, dict[str, Any]] = {
         "fused_scale": True,
         "lane_sums": True,
         "rescale_first": True,
+        "joint_release": True,
         "pack_gqa": True,
     },
 }
