@@ -33,6 +33,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_as_held      128 keys: the sum of dQ is in the order in which registers hold dQ, so that 16 bytes of a thread and
                     those of its neighbour lie side by side in shared memory: in other orders they meet in its banks
     dk_runs_on      dq_later: a step's last matmul is dK's, which goes on while dQ is stored and leaves to be added
+    one_ring        dq_later: Q and dO of a step come by one barrier and go by one, with which its place for dS goes too
     """
 
     family: str = "gluon_sm90_backward"
@@ -41,6 +42,7 @@ class GluonSm90BackwardConfig(KernelConfig):
     dq_later: bool = False
     dq_as_held: bool = False
     dk_runs_on: bool = False
+    one_ring: bool = False
     programs_per_sm: int = 0
     heads_per_group: int = 1
 
@@ -70,7 +72,7 @@ class GluonSm90BackwardConfig(KernelConfig):
 
 
 # When a step's matmuls are issued and how dQ is stored, of programs of 128 keys; by knob, what a structure is called.
-_ORDERS = {"dq_later": "later", "dq_as_held": "held", "dk_runs_on": "dk_on"}
+_ORDERS = {"dq_later": "later", "dq_as_held": "held", "dk_runs_on": "dk_on", "one_ring": "ring"}
 
 _VALUES: dict[str, tuple[Knob, ...]] = {
     "BLOCK_M": (64, 128),
@@ -116,6 +118,8 @@ class GluonSm90BackwardFamily(Family):
         held = [name for name in (*_ORDERS, "programs_per_sm") if config.knobs()[name]]
         if held and config.BLOCK_N == GROUP_ROWS:
             return f"{held[0]} is for programs of {_GROUPS * GROUP_ROWS} keys, not of {GROUP_ROWS}"
+        if config.one_ring and not (config.dq_later and config.num_stages == 2 and not config.persistent):
+            return "one_ring is for dq_later with 2 num_stages and a tile a program: dS is then counted as Q and dO are"
         if config.dk_runs_on and not config.dq_later:
             return "dk_runs_on is for dq_later: else dK would wait, with dQ before it, for the other consumer's dS"
         if config.persistent and spec.block_d != spec.block_dv:
@@ -186,20 +190,13 @@ class GluonSm90BackwardFamily(Family):
         held = replace(plain, dq_as_held=True)
         later = replace(held, dq_later=True)
         runs_on = replace(later, dk_runs_on=True)
+        rings = [replace(each, one_ring=True) for each in (runs_on, later)]
         staying = [replace(each, programs_per_sm=1) for each in (later, held)] if spec.block_d == spec.block_dv else []
         if spec.causal:
-            fours = replace(runs_on, heads_per_group=4)
+            fours = [replace(each, heads_per_group=4) for each in rings]
             even = [replace(each, heads_per_group=ALL_HEADS) for each in staying[:1]]
-            return (
-                fours,
-                replace(fours, dk_runs_on=False),
-                *staying,
-                replace(fours, heads_per_group=8),
-                *even,
-                held,
-                plain,
-            )
-        return (later, runs_on, *staying, held, replace(held, stagger=True), plain)
+            return (runs_on, *fours, *staying, *even, rings[0], held, plain)
+        return (later, runs_on, *rings, *staying, replace(rings[0], stagger=True), held, plain)
 
 
 def _keys(spec: AttentionSpec) -> int:

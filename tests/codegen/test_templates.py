@@ -43,8 +43,8 @@ KERNEL_NAMES = {
 # and in whose turn; whose dQ is added, of which head and from which query on.
 KERNEL_NAMES |= {"off_h", "start_m"}
 KERNEL_NAMES |= {"bounds", "apart", "rings", "sizes", "skips", "shrinks", "blocks", "rows", "turns", "highest"}
-# Of a softmax; where the output is rescaled, and where PV is; by which barriers K is released.
-KERNEL_NAMES |= {"exponent", "rescales", "pv", "k_empty"}
+# Of a softmax; where the output is rescaled, and where PV is; by which barriers K is released, and dS.
+KERNEL_NAMES |= {"exponent", "rescales", "pv", "k_empty", "ds_empty"}
 # For how many queries; where its tile lies, and in which shape, in the tensors of queries.
 KERNEL_NAMES |= {"own_queries", "rows_at", "as_packed"}
 MODULE_NAMES = {"module"}

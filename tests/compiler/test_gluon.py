@@ -57,7 +57,11 @@ BACKWARD: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
         {"BLOCK_M": 64, "dq_later": True, "dq_as_held": True, "dk_runs_on": True, "programs_per_sm": 1},
     ),
     ("causal", (128, 128), {"BLOCK_M": 64, "dq_as_held": True, "heads_per_group": 4}),
-    ("causal", (128, 128), {"BLOCK_M": 64, "stagger": True}),
+    (
+        "causal",
+        (128, 128),
+        {"BLOCK_M": 64, "stagger": True, "dq_later": True, "dq_as_held": True, "dk_runs_on": True, "one_ring": True},
+    ),
     ("causal", (256, 256), {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("full", (192, 128), {"BLOCK_M": 64, "BLOCK_N": 64}),
     (

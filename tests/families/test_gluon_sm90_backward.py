@@ -50,7 +50,7 @@ def test_first_guesses_fit_and_are_in_the_space(variant: str, head_dim: int, hea
 
 @pytest.mark.parametrize(
     "knobs",
-    [{"dq_later": True}, {"dq_as_held": True}, {"dk_runs_on": True}, {"programs_per_sm": 1}],
+    [{"dq_later": True}, {"dq_as_held": True}, {"dk_runs_on": True}, {"one_ring": True}, {"programs_per_sm": 1}],
     ids=lambda knobs: next(iter(knobs)),
 )
 def test_programs_of_64_keys_have_one_order_and_one_tile(knobs: dict[str, Any]) -> None:
@@ -58,6 +58,15 @@ def test_programs_of_64_keys_have_one_order_and_one_tile(knobs: dict[str, Any]) 
     config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=64, num_stages=2, **knobs)
     reason = GLUON_SM90_BACKWARD.excluded(spec_of("full", 256), config, H200)
     assert reason == f"{knob} is for programs of 128 keys, not of 64"
+
+
+def test_one_ring_counts_what_dq_later_counts() -> None:
+    config = GluonSm90BackwardConfig(BLOCK_M=64, BLOCK_N=128, num_stages=2, dq_later=True, one_ring=True)
+    assert GLUON_SM90_BACKWARD.excluded(spec_of("full", 128), config, H200) is None
+    for other in ({"dq_later": False}, {"num_stages": 1}, {"programs_per_sm": 1}):
+        reason = GLUON_SM90_BACKWARD.excluded(spec_of("full", 128), replace(config, **other), H200)
+        assert reason is not None
+        assert reason.startswith("one_ring is for dq_later with 2 num_stages")
 
 
 def test_dk_runs_on_behind_a_dq_that_waits_for_no_other_consumer() -> None:
@@ -101,6 +110,7 @@ def test_rules_from_before_there_were_orders_have_none_of_them() -> None:
         "dq_later": False,
         "dq_as_held": False,
         "dk_runs_on": False,
+        "one_ring": False,
         "programs_per_sm": 0,
         "heads_per_group": 1,
     }

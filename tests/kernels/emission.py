@@ -149,7 +149,8 @@ def every_gluon_kernel(dtype: Dtype) -> Iterator[tuple[AttentionSpec, KernelConf
         heads = (1, 4) if row.spec.causal else (1,)
         for knobs, heads_per_group in product(of_128_keys if tile[1] == 128 else [{}], heads):
             runs_on = stagger and knobs.get("dq_later", False)  # their lines are far apart
-            order = knobs | {"dk_runs_on": runs_on, "heads_per_group": heads_per_group}
+            one_ring = tile[0] == 64 and runs_on and not knobs["programs_per_sm"]
+            order = knobs | {"dk_runs_on": runs_on, "one_ring": one_ring, "heads_per_group": heads_per_group}
             yield row.spec, GluonSm90BackwardConfig(**tiling, **order)
     choices = {name: (value, False) if value is True else (value, 0) for name, value in GLUON_KNOBS.items()}
     choices |= {"heads_per_group": (1,), "q_stages": (1, 2)}

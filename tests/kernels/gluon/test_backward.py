@@ -16,6 +16,7 @@ from tests.kernels.gluon.candidates import proven, source_of
 
 LATER, HELD, STAGGER = ({name: True} for name in ("dq_later", "dq_as_held", "stagger"))
 RUNS_ON = LATER | {"dk_runs_on": True}
+RING = {"one_ring": True}
 GROUPS = {"heads_per_group": 4}
 STAYS = {"programs_per_sm": 1}  # of which the model's machine runs two at once
 # Six heads of keys in all, of more than one block each: the last group has two.
@@ -32,9 +33,9 @@ OF_GROUPS = Suite(name="of groups too", probes=(*QUICK.probes, SIX_HEADS))
         ("full", (128, 96), 64, 3, {}),
         ("causal", (128, 128), 64, 2, STAYS | HELD | GROUPS),
         ("causal", (64, 64), 128, 2, STAYS | LATER),
-        ("causal", (64, 128), 64, 1, STAGGER | RUNS_ON | GROUPS),
+        ("causal", (64, 128), 64, 2, STAGGER | RUNS_ON | RING | GROUPS),
         ("window", (64, 64), 64, 1, STAYS),
-        ("window", (64, 24), 128, 3, STAGGER | RUNS_ON | HELD),
+        ("window", (64, 24), 128, 2, STAGGER | LATER | RING | HELD),
         ("window", (96, 128), 64, 2, STAYS | LATER | HELD),
         ("full", (256, 256), 64, 2, STAGGER),
         ("causal", (192, 128), 64, 1, GROUPS),

@@ -154,6 +154,14 @@ RUNS_ON_FAULTS: list[tuple[str, str, str, str]] = [
      "dk = warpgroup_mma_wait(0, deps=(dk,))\n        _gl_release(q_empty, step)",
      "_gl_release(q_empty, step)\n        dk = warpgroup_mma_wait(0, deps=(dk,))", "changed under a matmul"),
 ]  # fmt: skip
+# Of the same, Q and dO by one barrier, dS with them.
+RING: dict[str, Any] = RUNS_ON | {"one_ring": True, "num_stages": 2}
+RING_FAULTS: list[tuple[str, str, str, str]] = [
+    ("dO is used before it has come", "Q.block_type.nbytes + DO.block_type.nbytes", "Q.block_type.nbytes", ""),
+    ("Q, dO and dS are released while dK is multiplied",
+     "dk = warpgroup_mma_wait(0, deps=(dk,))\n        _gl_release(step_empty, step)",
+     "_gl_release(step_empty, step)\n        dk = warpgroup_mma_wait(0, deps=(dk,))", ""),
+]  # fmt: skip
 # Of both in programs that loop over tiles.
 STAYING_FAULTS: list[tuple[str, str, str, str]] = [
     ("the next K overwrites one that is multiplied", "mbarrier.wait(kv_empty.index(0)", "(kv_empty.index(0)", ""),
@@ -194,12 +202,14 @@ def rejection(source: str, spec: AttentionSpec) -> str:
     [("causal", 64, {}, *each[1:]) for each in BACKWARD_FAULTS]
     + [("causal", 64, ORDERED, *each[1:]) for each in ORDERED_FAULTS]
     + [("causal", 64, RUNS_ON, *each[1:]) for each in RUNS_ON_FAULTS]
+    + [("causal", 64, RING, *each[1:]) for each in RING_FAULTS]
     + [("window", 64, ORDERED | PERSISTENT, *each[1:]) for each in STAYING_FAULTS]
     + [("causal", 192, {}, *each[1:]) for each in WIDE_FAULTS]
     + [("causal", 40, {}, *each[1:]) for each in AROUND_FAULTS],
     ids=[each[0] for each in BACKWARD_FAULTS]
     + [f"ordered, {each[0]}" for each in ORDERED_FAULTS]
     + [f"runs on, {each[0]}" for each in RUNS_ON_FAULTS]
+    + [f"ring, {each[0]}" for each in RING_FAULTS]
     + [f"persistent, {each[0]}" for each in STAYING_FAULTS]
     + [f"wide, {each[0]}" for each in WIDE_FAULTS]
     + [each[0] for each in AROUND_FAULTS],
